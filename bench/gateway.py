@@ -1,0 +1,82 @@
+"""The gateway as it is measured: its configuration, routes and plugin, written to a directory of their own.
+
+Routing is on with 1,000 keyword rules, a key is required, traces go to SQLite, the access log is off.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from bench.request import KEY
+
+RULES: Final = 1000
+_RULES_PER_ROUTE: Final = 20
+
+# A word in the prompt chooses the backend by a rule, as prompts do; without one the default model answers.
+LANES: Final = {"lanepaced": "paced", "lanecompatible": "compatible", "lanetool": "tool"}
+
+_PLUGIN: Final = '''"""A tool that does nothing, so that what is measured is the round around it."""
+
+from gateway.tools import tool
+
+
+@tool(name="noop")
+async def noop(text: str) -> str:
+    """Give back the text.
+
+    text: any text
+    """
+    return text
+
+
+def register(registry):
+    registry.add(noop)
+'''
+
+
+def write(place: Path, mock_url: str) -> tuple[Path, Path]:
+    """Write everything below `place`; answers the configuration file and the routes folder."""
+    plugins = place / "plugins"
+    plugins.mkdir()
+    (plugins / "noop.py").write_text(_PLUGIN)
+    routes = place / "routes"
+    routes.mkdir()
+    for number in range(RULES // _RULES_PER_ROUTE):
+        first = number * _RULES_PER_ROUTE
+        keywords = [f"keyword number {i}" for i in range(first, first + _RULES_PER_ROUTE)]
+        _write(routes / f"rules-{number}.yaml", {"route": f"rules-{number}", "model": "mock", "keywords": keywords})
+    for word, model in LANES.items():
+        route: dict[str, Any] = {"route": word, "model": model, "keywords": [word], "priority": 10}
+        _write(routes / f"{word}.yaml", route | ({"tools": ["noop"]} if model == "tool" else {}))
+    config = place / "gateway.yaml"
+    _write(config, _config(place, mock_url))
+    return config, routes
+
+
+def _config(place: Path, mock_url: str) -> dict[str, Any]:
+    def backend(path: str, dialect: str) -> dict[str, Any]:
+        url = f"{mock_url}{path}"
+        return {"provider": "openai", "base_url": url, "model": "mock-model", "api_key": "none", "dialect": dialect}
+
+    return {
+        "storage": {"database": f"sqlite:///{place / 'traces.db'}"},
+        "backends": {
+            "mock": backend("/v1", "openai"),
+            "paced": backend("/paced/v1", "openai"),
+            "compatible": backend("/v1", "compatible"),
+            "tool": backend("/tools/v1", "openai"),
+        },
+        "models": {name: {"backends": [name]} for name in ("mock", "paced", "compatible", "tool")},
+        # Without utterances there is nothing for an encoder to do; switched off, none is loaded either.
+        "router": {"model": "auto", "default": "mock", "semantic": {"enabled": False}},
+        "tools": {"plugins": [str(place / "plugins")], "offer": "routed"},
+        "keys": {"auth": "required", "static": {"bench": {"key": KEY}}},
+        "observe": {"log": {"format": "json", "level": "warning", "requests": False}, "traces": {"sample": 1.0}},
+    }
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    """JSON is YAML, and needs no library to be written."""
+    path.write_text(json.dumps(value, indent=2) + "\n")

@@ -1,0 +1,150 @@
+"""A mock upstream that costs as little as Python can: every answer is built before the first request.
+
+`/v1` answers at once, a stream in one write. `/paced/v1` writes one event every GAP_MS. `/tools/v1` answers a
+conversation without a tool result with a call of `noop`, and one with a result with the usual text.
+Knows just enough HTTP to find the end of a request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from typing import Any, Final, cast
+
+import uvloop
+
+GAP_MS: Final = 2.0
+EVENTS: Final = 53
+
+_WORDS: Final = (
+    "routing ",
+    "a request ",
+    "to the right ",
+    "model keeps ",
+    "the answer ",
+    "quick, cheap ",
+    "and good; ",
+    "each rule ",
+    "is checked ",
+    "in order. ",
+)
+_CALL: Final = {"id": "call_bench", "type": "function", "function": {"name": "noop", "arguments": '{"text":"bench"}'}}
+_HEAD: Final = {"id": "chatcmpl-bench", "created": 1_700_000_000, "model": "mock-model"}
+
+
+def _encoded(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _with_length(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def json_answer() -> bytes:
+    """A response whose body is 1.5 KB, text of about 300 tokens."""
+    text = "".join(_WORDS[i % len(_WORDS)] for i in range(110))
+    message = {"role": "assistant", "content": text, "refusal": None}
+    return _with_length(_encoded(_answer(message, "stop")))
+
+
+def tool_answer() -> bytes:
+    """A response that calls `noop`."""
+    message = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
+    return _with_length(_encoded(_answer(message, "tool_calls")))
+
+
+def _answer(message: dict[str, Any], finish: str) -> dict[str, Any]:
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+    usage = {"prompt_tokens": 420, "completion_tokens": 300, "total_tokens": 720}
+    return {**_HEAD, "object": "chat.completion", "choices": [choice], "usage": usage}
+
+
+def events() -> list[bytes]:
+    """The 53 events of a stream (role, 50 times content, finish, usage) and `[DONE]`."""
+
+    def chunk(choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
+        body = {**_HEAD, "object": "chat.completion.chunk", "choices": choices, "usage": usage}
+        return b"data: " + _encoded(body) + b"\n\n"
+
+    def choice(delta: dict[str, Any], finish: str | None = None) -> list[dict[str, Any]]:
+        return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
+
+    return [
+        chunk(choice({"role": "assistant", "content": ""})),
+        *(chunk(choice({"content": _WORDS[i % len(_WORDS)]})) for i in range(EVENTS - 3)),
+        chunk(choice({}, "stop")),
+        chunk([], {"prompt_tokens": 420, "completion_tokens": 50, "total_tokens": 470}),
+        b"data: [DONE]\n\n",
+    ]
+
+
+def _chunked(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+JSON: Final = json_answer()
+TOOL: Final = tool_answer()
+STREAM_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+PACED: Final = [
+    STREAM_HEAD + _chunked(events()[0]),
+    *map(_chunked, events()[1:-1]),
+    _chunked(events()[-1]) + b"0\r\n\r\n",
+]
+BURST: Final = b"".join(PACED)
+
+
+class Mock(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self._received = b""
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received = received = self._received + data if self._received else data
+        end = received.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = received[:end].lower()
+        at = head.find(b"content-length:")
+        length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+        if len(received) < end + 4 + length:
+            return
+        self._received = b""
+        self._answer(head, received)
+
+    def _answer(self, head: bytes, request: bytes) -> None:
+        if b'"stream":true' in request or b'"stream": true' in request:
+            if head.startswith(b"post /paced/"):
+                self._pace(0)
+            else:
+                self._transport.write(BURST)
+        elif head.startswith(b"post /tools/") and b'"tool_call_id"' not in request:
+            self._transport.write(TOOL)
+        else:
+            self._transport.write(JSON)
+
+    def _pace(self, index: int) -> None:
+        if self._transport.is_closing():
+            return
+        self._transport.write(PACED[index])
+        if index + 1 < len(PACED):
+            self._loop.call_later(GAP_MS / 1000, self._pace, index + 1)
+
+
+async def serve(port: int) -> None:
+    """Serve on 127.0.0.1 until the process is ended."""
+    server = await asyncio.get_running_loop().create_server(Mock, "127.0.0.1", port, backlog=512)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--port", type=int, required=True)
+    uvloop.run(serve(arguments.parse_args().port))

@@ -1,0 +1,131 @@
+"""The measurement itself: rows of work, each given to its subjects in turn, round after round.
+
+Interleaved, and in another order each round, so that a slow minute of the machine hits all of them alike. What counts
+is the ratio within a round; the median over rounds is what is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from bench.load import Load, closed_loop
+from bench.probe import Target, open_loop, percentile
+from bench.request import requests
+from bench.subjects import Subject
+
+WARM_UP_S: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of work.
+
+    Attributes:
+        name: how it is asked for and printed.
+        path: where the mock and the relay serve it; the gateway always gets `/v1`.
+        word: what in the prompt makes the gateway choose the same.
+        subjects: who does it.
+        connections: of the closed loop.
+        probe_rate: requests a second of the light load, 0 for none.
+    """
+
+    name: str
+    stream: bool
+    path: str = "/v1"
+    word: str = "lane"
+    subjects: tuple[str, ...] = ("direct", "relay", "gateway")
+    connections: int = 64
+    probe_rate: float = 0.0
+
+    def target(self, subject: Subject) -> tuple[str, Callable[[], bytes]]:
+        """The URL and the requests for this subject."""
+        url = subject.url + (self.path if subject.name != "gateway" else "/v1")
+        return url, requests(url, stream=self.stream, word=self.word)
+
+
+ROWS: Final = (
+    Row("json", stream=False, probe_rate=50),
+    Row("stream", stream=True, probe_rate=50),
+    # Fewer connections: 64 streams of 53 writes each would measure the mock's timers.
+    Row("stream-paced", stream=True, path="/paced/v1", word="lanepaced", connections=16),
+    Row("json-compatible", stream=False, word="lanecompatible", subjects=("relay", "gateway")),
+    Row("stream-compatible", stream=True, word="lanecompatible", subjects=("relay", "gateway")),
+    Row("json-tool-round", stream=False, path="/tools/v1", word="lanetool", subjects=("gateway",)),
+)
+
+
+@dataclass(slots=True)
+class Samples:
+    """What was measured: windows by row and subject, one a round; light-load latencies in milliseconds."""
+
+    loads: dict[str, dict[str, list[Load]]] = field(default_factory=dict)
+    latencies: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
+    errors: int = 0
+
+    def cpu_ms(self, row: str, subject: str) -> float:
+        """Median CPU milliseconds per request; NaN when it wasn't measured."""
+        return _median([load.cpu_ms for load in self.loads.get(row, {}).get(subject, [])])
+
+    def per_second(self, row: str, subject: str) -> float:
+        """Median requests a second; NaN when it wasn't measured."""
+        return _median([load.per_second for load in self.loads.get(row, {}).get(subject, [])])
+
+    def ratios(self, row: str, subject: str = "gateway", reference: str = "relay") -> list[float]:
+        """CPU per request of one subject over another's, for each round in which both were measured."""
+        of = self.loads.get(row, {})
+        pairs = zip(of.get(subject, []), of.get(reference, []), strict=False)
+        return [ours.cpu_ms / theirs.cpu_ms for ours, theirs in pairs if ours.requests and theirs.requests]
+
+    def added_ms(self, row: str, subject: str, share: float, kind: str = "total") -> float:
+        """What a subject adds to this percentile of the direct latency; NaN when it wasn't measured."""
+        of = self.latencies.get(row, {})
+        if subject not in of or "direct" not in of:
+            return math.nan
+        return percentile(of[subject][kind], share) - percentile(of["direct"][kind], share)
+
+
+def _median(values: Sequence[float]) -> float:
+    return median(values) if values else math.nan
+
+
+async def measure(
+    rows: Sequence[Row],
+    subjects: Mapping[str, Subject],
+    *,
+    rounds: int,
+    seconds: float,
+    probe_s: float,
+    tell: Callable[[str], None],
+) -> Samples:
+    """Measure all rows: `rounds` windows of `seconds` for each subject, then a light load of `probe_s`, if any."""
+    samples = Samples()
+    for number in range(rounds):
+        for row in rows:
+            names = [name for name in row.subjects if name in subjects]
+            # The other way round every second time: whoever comes first finds the caches of another subject.
+            for name in names if number % 2 == 0 else reversed(names):
+                tell(f"round {number + 1}/{rounds}: {row.name}, {name}")
+                load = await _window(row, subjects[name], seconds)
+                samples.loads.setdefault(row.name, {}).setdefault(name, []).append(load)
+                samples.errors += load.errors
+    for row in rows:
+        if row.probe_rate and probe_s and "direct" in subjects:
+            tell(f"light load: {row.name}")
+            targets = {name: Target(*row.target(subjects[name])) for name in row.subjects if name in subjects}
+            await open_loop(targets, rate=row.probe_rate, seconds=probe_s)
+            samples.latencies[row.name] = {
+                name: {"total": target.total_ms, "first": target.first_ms} for name, target in targets.items()
+            }
+            samples.errors += sum(target.errors for target in targets.values())
+    return samples
+
+
+async def _window(row: Row, subject: Subject, seconds: float) -> Load:
+    url, request = row.target(subject)
+    return await closed_loop(
+        url, request, connections=row.connections, warm_up_s=WARM_UP_S, seconds=seconds, cpu_s=subject.cpu_s
+    )

@@ -1,0 +1,98 @@
+"""Who is asking: the caller of a request, from its headers.
+
+Knows the headers' names. Keys are the key ring's, roles the principal's.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from starlette.types import Scope
+
+from gateway.errors import InvalidRequest, NotAllowed
+from gateway.security.keys import KeyRing
+from gateway.security.principal import Principal
+from gateway.turn.prepare import Wishes
+
+# Headers of the contract that change what an answer means and that this version does not serve: accepting them silently
+# would promise something that does not happen.
+_UNSERVED = {b"idempotency-key": "Idempotency-Key", b"x-gateway-events": "x-gateway-events"}
+
+
+def read_headers(scope: Scope, keys: KeyRing, now: float) -> tuple[Principal, Wishes]:
+    """The caller, and what the headers wish for.
+
+    Raises:
+        Unauthenticated: no key, or an unknown one.
+        NotAllowed: a header that this key may not set.
+        InvalidRequest: a header this version does not serve, or one that cannot be read.
+    """
+    authorization: str | None = None
+    api_key: str | None = None
+    special: dict[bytes, str] = {}
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            authorization = str(value, "latin-1")
+        elif name == b"x-api-key":
+            api_key = str(value, "latin-1")
+        elif name.startswith(b"x-gateway-") or name in _UNSERVED:
+            special[name] = str(value, "latin-1")
+    principal = keys.identify(authorization, api_key, now)
+    if not special:
+        return principal, _NO_WISHES
+    return _with_special(principal, special)
+
+
+def caller(scope: Scope, keys: KeyRing, now: float, *, role: str | None = None) -> Principal:
+    """The caller of a gateway endpoint.
+
+    Raises:
+        Unauthenticated: no key, or an unknown one.
+        NotAllowed: the key lacks `role`.
+    """
+    principal, _ = read_headers(scope, keys, now)
+    if role is not None and role not in principal.roles:
+        raise NotAllowed(f"This needs a key with the role `{role}`.")
+    return principal
+
+
+_NO_WISHES = Wishes()
+
+
+def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Principal, Wishes]:
+    for name, title in _UNSERVED.items():
+        if name in special:
+            raise InvalidRequest(f"The header `{title}` is not supported by this version.", param=title)
+    user = special.get(b"x-gateway-user")
+    if user:
+        if "set_user" not in principal.roles:
+            raise NotAllowed("`x-gateway-user` needs a key with the role `set_user`.")
+        principal = Principal(
+            principal.key_id,
+            principal.team,
+            unquote(user),
+            principal.roles,
+            principal.tags,
+            principal.models,
+            principal.routes,
+            principal.tools,
+        )
+    tags = frozenset(unquote(tag.strip()) for tag in special.get(b"x-gateway-tags", "").split(",") if tag.strip())
+    if tags and "set_tags" not in principal.roles:
+        raise NotAllowed("`x-gateway-tags` needs a key with the role `set_tags`.")
+    tools: frozenset[str] | None = None
+    if (named := special.get(b"x-gateway-tools")) is not None:
+        names = frozenset(name.strip() for name in named.split(",") if name.strip())
+        tools = frozenset() if names == {"none"} else names
+    fallbacks = special.get(b"x-gateway-fallbacks")
+    if fallbacks not in (None, "none"):
+        raise InvalidRequest("`x-gateway-fallbacks` can only be `none`.", param="x-gateway-fallbacks")
+    deadline_s: float | None = None
+    if (deadline := special.get(b"x-gateway-deadline-ms")) is not None:
+        if not deadline.isdigit() or int(deadline) == 0:
+            raise InvalidRequest(
+                f"`x-gateway-deadline-ms` is {deadline!r}; expected whole milliseconds above 0.",
+                param="x-gateway-deadline-ms",
+            )
+        deadline_s = int(deadline) / 1000
+    return principal, Wishes(tags, special.get(b"x-gateway-session"), tools, deadline_s)

@@ -1,0 +1,163 @@
+"""`POST /v1/chat/completions`: plain ASGI, because it is the hot path.
+
+Knows one request from bytes to bytes. What happens in between is the turn's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.auth import read_headers
+from gateway.api.edge import TRACE_ID
+from gateway.api.errors import describe
+from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
+from gateway.api.sse import ChatStream
+from gateway.chat.blocks import Message
+from gateway.chat.codecs.chat_completions import decode_request
+from gateway.chat.relay import StreamWriter
+from gateway.chat.request import ChatRequest
+from gateway.clock import Clock
+from gateway.config.versions import Versioned
+from gateway.errors import GatewayError
+from gateway.security.principal import Principal
+from gateway.turn.context import Turn
+from gateway.turn.loop import TurnResult
+from gateway.turn.prepare import Wishes
+from gateway.turn.service import Turns
+from gateway.turn.snapshot import Snapshot
+
+ENDPOINT = "/v1/chat/completions"
+
+
+class ChatCompletions:
+    """The endpoint.
+
+    Args:
+        turns: runs turns.
+        versions: where the active version is.
+        clock: time.
+    """
+
+    def __init__(self, turns: Turns, versions: Versioned[Snapshot], clock: Clock) -> None:
+        self._turns = turns
+        self._versions = versions
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        trace_id: str = scope[TRACE_ID]
+        principal: Principal | None = None
+        try:
+            snapshot = self._versions.current
+            principal, wishes = read_headers(scope, snapshot.keys, self._clock.now())
+            limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
+            request = decode_request(await read_body(scope, receive, limit_bytes))
+        except ClientGone:
+            return
+        except GatewayError as error:
+            self._turns.refuse(trace_id, principal, ENDPOINT, error)
+            await send_error(send, describe(error))
+            return
+        await _Exchange(self._turns, trace_id, principal, request, wishes, send).run(receive)
+
+
+class _Exchange:
+    """One request and its answer, until one of both sides has had enough."""
+
+    def __init__(
+        self, turns: Turns, trace_id: str, principal: Principal, request: ChatRequest, wishes: Wishes, send: Send
+    ) -> None:
+        self._turns = turns
+        self._trace_id = trace_id
+        self._principal = principal
+        self._request = request
+        self._wishes = wishes
+        self._send = send
+        self._stream: ChatStream | None = None
+        self._turn: Turn | None = None
+        self._answered = False
+        self._gone = False
+
+    async def run(self, receive: Receive) -> None:
+        """Run the turn; stop it when the client goes away."""
+        task = asyncio.current_task()
+        assert task is not None
+        watcher = asyncio.get_running_loop().create_task(self._watch(receive, task.cancel))
+        try:
+            result = await self._turns.answer(
+                self._trace_id, self._principal, self._request, self._wishes, ENDPOINT, self._begun
+            )
+            await self._complete(result)
+        except GatewayError as error:
+            answer = describe(error)
+            self._answered = True
+            if self._stream is not None and self._stream.started:
+                await self._stream.fail(answer)
+            else:
+                if self._stream is not None:
+                    self._stream.close()
+                await send_error(self._send, answer)
+        except asyncio.CancelledError:
+            if not self._gone:
+                raise
+            # Nobody is left to answer; the turn is over and recorded.
+            task.uncancel()
+        finally:
+            watcher.cancel()
+            if self._stream is not None:
+                self._stream.close()
+
+    def _begun(self, turn: Turn) -> ChatStream | None:
+        self._turn = turn
+        if not turn.request.stream:
+            return None
+        writer = StreamWriter(
+            turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage
+        )
+        self._stream = ChatStream(
+            self._send, writer, lambda: _headers(turn), include_usage=turn.request.include_usage
+        )
+        # A hook that may change an answer has to see all of it first: then the turn runs unstreamed.
+        return None if turn.snapshot.hooks.on_answer else self._stream
+
+    async def _complete(self, result: TurnResult) -> None:
+        assert self._turn is not None
+        self._answered = True
+        if self._stream is None:
+            assert result.body is not None
+            await send_json(self._send, 200, result.body, _headers(self._turn))
+        elif not self._stream.ended:
+            await _send_whole(self._stream, result.message, result.finish_reason, self._turn)
+
+    async def _watch(self, receive: Receive, cancel: Callable[[], bool]) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not self._answered and not (self._stream is not None and self._stream.ended):
+            self._gone = True
+            cancel()
+
+
+async def _send_whole(stream: ChatStream, message: Message, reason: str | None, turn: Turn) -> None:
+    """A finished message as a stream: one chunk of text, one per call."""
+    if message.text:
+        await stream.add(message.text)
+    if calls := message.tool_calls:
+        await stream.add_calls(calls)
+    await stream.finish(reason or "stop", turn.usage)
+
+
+def _headers(turn: Turn) -> Headers:
+    decision = turn.decision
+    headers: Headers = [
+        (b"x-gateway-version", decision.version.encode()),
+        (b"x-gateway-route", decision.route.encode() if decision.route else b"-"),
+        (b"x-gateway-strategy", decision.strategy.encode()),
+        (b"x-gateway-model", decision.model.encode()),
+        (b"x-gateway-backend", (turn.backend or "-").encode()),
+    ]
+    if decision.score is not None:
+        headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
+    return headers

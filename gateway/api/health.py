@@ -1,0 +1,35 @@
+"""`/healthz`, `/readyz`, `/metrics`: what probes and scrapers ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from gateway.api.auth import caller
+from gateway.api.services import Services
+from gateway.errors import NotAllowed
+
+
+def health_endpoints(services: Services) -> APIRouter:
+    """All three. The first two are open."""
+    router = APIRouter()
+
+    @router.get("/healthz")
+    async def healthz() -> dict[str, Any]:
+        return {"status": "ok"}
+
+    @router.get("/readyz")
+    async def readyz() -> JSONResponse:
+        snapshot = services.versions.current
+        return JSONResponse({"status": "ready", "version": str(snapshot.version)})
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        principal = caller(request.scope, services.versions.current.keys, services.clock.now())
+        if not principal.roles & {"admin", "metrics"}:
+            raise NotAllowed("This needs a key with the role `metrics` or `admin`.")
+        return Response(services.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router

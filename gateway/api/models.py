@@ -1,0 +1,37 @@
+"""`GET /v1/models` and `GET /v1/models/{id}`: the names this caller may ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from gateway.api.auth import caller
+from gateway.api.services import Services
+from gateway.errors import NoSuchModel
+from gateway.turn.snapshot import Snapshot
+
+
+def models_endpoints(services: Services) -> APIRouter:
+    """Both endpoints."""
+    router = APIRouter()
+
+    @router.get("/models")
+    async def list_models(request: Request) -> dict[str, Any]:
+        snapshot = services.versions.current
+        principal = caller(request.scope, snapshot.keys, services.clock.now())
+        return {"object": "list", "data": [_model(name, snapshot) for name in snapshot.names_for(principal)]}
+
+    @router.get("/models/{name:path}")
+    async def get_model(request: Request, name: str) -> dict[str, Any]:
+        snapshot = services.versions.current
+        principal = caller(request.scope, snapshot.keys, services.clock.now())
+        if name not in snapshot.names_for(principal):
+            raise NoSuchModel(name)
+        return _model(name, snapshot)
+
+    return router
+
+
+def _model(name: str, snapshot: Snapshot) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": snapshot.created, "owned_by": "hermes-gateway"}

@@ -1,0 +1,30 @@
+"""`POST /v1/route`: the decision for a chat request, with reasons and without inference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+
+from gateway.api.auth import read_headers
+from gateway.api.http import read_body
+from gateway.api.services import Services
+from gateway.chat.codecs.chat_completions import decode_request
+from gateway.turn.prepare import decide
+
+
+def route_endpoints(services: Services) -> APIRouter:
+    """The endpoint."""
+    router = APIRouter()
+
+    @router.post("/route")
+    async def route(request: Request) -> dict[str, Any]:
+        snapshot = services.versions.current
+        principal, wishes = read_headers(request.scope, snapshot.keys, services.clock.now())
+        limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
+        chat = decode_request(await read_body(request.scope, request.receive, limit_bytes))
+        decision = await decide(chat, principal, wishes, snapshot, explain=True)
+        return {"object": "route.decision", **msgspec.to_builtins(decision)}
+
+    return router

@@ -1,0 +1,130 @@
+"""A Chat Completions stream on its way to the client.
+
+Knows frames, response headers and silence. What may be seen is decided before; what a frame looks like is `chat/relay.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+from starlette.types import Send
+
+from gateway.api.errors import ErrorAnswer
+from gateway.api.http import Headers
+from gateway.chat.blocks import ToolCall
+from gateway.chat.chunk import Chunk
+from gateway.chat.normalise import encode_piece
+from gateway.chat.relay import DONE, KEEP_ALIVE, StreamWriter
+from gateway.chat.usage import Usage
+
+SILENCE_S = 15.0
+
+_STREAM_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ChatStream:
+    """Implements `Sink` for Chat Completions.
+
+    The response starts with the first visible chunk, so that a failure before it is an ordinary HTTP error; or with the
+    first comment, after `silence_s` seconds without a byte.
+
+    Args:
+        send: ASGI.
+        writer: makes the frames.
+        headers: called when the response starts: by then it is known which backend answers.
+        include_usage: whether the stream ends with a usage chunk.
+        silence_s: seconds without a byte after which a comment is sent.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        writer: StreamWriter,
+        headers: Callable[[], Headers],
+        *,
+        include_usage: bool,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._send = send
+        self._writer = writer
+        self._headers = headers
+        self._include_usage = include_usage
+        self._silence_s = silence_s
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(silence_s, self._silent)
+        self._comment: asyncio.Task[None] | None = None
+        self._role_sent = False
+        self.started = False
+        self.ended = False
+
+    async def relay(self, chunks: Sequence[Chunk]) -> None:
+        """Send chunks in one write."""
+        self._role_sent = True
+        await self._write(self._writer.frames(chunks))
+
+    async def add(self, text: str) -> None:
+        """Send the gateway's own words as content."""
+        delta = {"content": text} if self._role_sent else {"role": "assistant", "content": text}
+        self._role_sent = True
+        await self._write(self._writer.chunk(delta))
+
+    async def add_calls(self, calls: Sequence[ToolCall]) -> None:
+        """Send whole tool calls, one chunk for all."""
+        delta: dict[str, object] = {} if self._role_sent else {"role": "assistant", "content": None}
+        delta["tool_calls"] = [
+            encode_piece(position, True, call.id, call.name, call.arguments) for position, call in enumerate(calls)
+        ]
+        self._role_sent = True
+        await self._write(self._writer.chunk(delta))
+
+    async def finish(self, reason: str | None, usage: Usage) -> None:
+        """Send what is left and end the response."""
+        parts: list[bytes] = []
+        if reason is not None:
+            delta = {} if self._role_sent else {"role": "assistant", "content": ""}
+            parts.append(self._writer.chunk(delta, reason))
+        if self._include_usage:
+            parts.append(self._writer.usage(usage))
+        parts.append(DONE)
+        await self._write(b"".join(parts), last=True)
+
+    async def fail(self, answer: ErrorAnswer) -> None:
+        """End a response that has begun: one error frame, the end mark, and no finish reason before them."""
+        await self._write(b"data: " + _encode({"error": answer.as_dict()}) + b"\n\n" + DONE, last=True)
+
+    def close(self) -> None:
+        """Stop the timer. Needed once, however the stream ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._comment is not None:
+            self._comment.cancel()
+
+    async def _write(self, body: bytes, *, last: bool = False) -> None:
+        if not self.started:
+            self.started = True
+            await self._send(
+                {"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEADERS, *self._headers()]}
+            )
+        if last:
+            self.ended = True
+            self.close()
+        self._last = self._loop.time()
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+    def _silent(self) -> None:
+        """The timer: writes a comment if nothing was written meanwhile, and looks again later."""
+        left = self._last + self._silence_s - self._loop.time()
+        if left <= 0 and not self.ended:
+            self._comment = self._loop.create_task(self._write(KEEP_ALIVE))
+            left = self._silence_s
+        self._timer = self._loop.call_later(left, self._silent)

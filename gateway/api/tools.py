@@ -1,0 +1,40 @@
+"""`GET /v1/tools`: the registry tools this caller may be offered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from gateway.api.auth import caller
+from gateway.api.services import Services
+
+
+def tools_endpoints(services: Services) -> APIRouter:
+    """The endpoint."""
+    router = APIRouter()
+
+    @router.get("/tools")
+    async def list_tools(request: Request) -> dict[str, Any]:
+        snapshot = services.versions.current
+        principal = caller(request.scope, snapshot.keys, services.clock.now())
+        specs = [spec for spec in snapshot.tools.specs.values() if snapshot.tools.allowed(spec, principal)]
+        return {
+            "object": "list",
+            "has_more": False,
+            "data": [
+                {
+                    "id": spec.name,
+                    "object": "tool",
+                    "description": spec.description,
+                    "parameters": spec.parameters,
+                    "provider": spec.provider,
+                    "writes": spec.writes,
+                    "timeout_s": spec.timeout_s,
+                    "spec_hash": spec.spec_hash,
+                }
+                for spec in specs
+            ],
+        }
+
+    return router

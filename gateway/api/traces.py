@@ -1,0 +1,74 @@
+"""`GET /v1/traces` and `GET /v1/traces/{id}`: what happened in finished turns, to whom they belong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+
+from gateway.api.auth import caller
+from gateway.api.services import Services
+from gateway.errors import InvalidRequest, NotFound
+from gateway.security.principal import Principal
+from gateway.store.store import TraceRow
+
+_MOST = 100
+# Traces are written behind; who asks for one that has just ended waits this long at most for it.
+_FLUSH_S = 2.0
+
+
+def traces_endpoints(services: Services) -> APIRouter:
+    """Both endpoints."""
+    router = APIRouter()
+
+    @router.get("/traces")
+    async def list_traces(request: Request) -> dict[str, Any]:
+        owner = _owner(caller(request.scope, services.versions.current.keys, services.clock.now()))
+        unknown = sorted(set(request.query_params) - {"limit", "after"})
+        if unknown:
+            raise InvalidRequest(
+                f"The filter `{unknown[0]}` is not supported by this version; there are `limit` and `after`.",
+                param=unknown[0],
+            )
+        limit = _limit(request.query_params.get("limit"))
+        await services.flush_traces(_FLUSH_S)
+        rows = await services.traces.newest(owner, limit=limit + 1, after=request.query_params.get("after"))
+        shown = rows[:limit]
+        return {
+            "object": "list",
+            "data": [_summary(row) for row in shown],
+            "first_id": shown[0].trace_id if shown else None,
+            "last_id": shown[-1].trace_id if shown else None,
+            "has_more": len(rows) > limit,
+        }
+
+    @router.get("/traces/{trace_id}")
+    async def get_trace(request: Request, trace_id: str) -> dict[str, Any]:
+        owner = _owner(caller(request.scope, services.versions.current.keys, services.clock.now()))
+        await services.flush_traces(_FLUSH_S)
+        row = await services.traces.get(trace_id, owner)
+        if row is None:
+            raise NotFound(f"There is no trace {trace_id!r}.")
+        return {**_summary(row), "events": msgspec.json.decode(row.events) if row.events else []}
+
+    return router
+
+
+def _owner(principal: Principal) -> str | None:
+    """Administrators read everybody's."""
+    return None if "admin" in principal.roles else principal.owner
+
+
+def _limit(value: str | None) -> int:
+    if value is None:
+        return 20
+    if not value.isdigit() or not 1 <= int(value) <= _MOST:
+        raise InvalidRequest(f"`limit` is {value!r}; expected 1 to {_MOST}.", param="limit")
+    return int(value)
+
+
+def _summary(row: TraceRow) -> dict[str, Any]:
+    fields = msgspec.to_builtins(row)
+    fields.pop("events", None)
+    return {"id": fields.pop("trace_id"), "object": "trace", **fields}

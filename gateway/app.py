@@ -1,0 +1,164 @@
+"""The composition root: settings become objects, objects become the app. The only place that knows everything.
+
+Everything that lives as long as the process is made in `open_gateway` and closed there in reverse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from gateway.api.chat_completions import ChatCompletions
+from gateway.api.config import config_endpoints
+from gateway.api.edge import Edge
+from gateway.api.errors import describe
+from gateway.api.health import health_endpoints
+from gateway.api.missing import answer_validation_error, missing
+from gateway.api.models import models_endpoints
+from gateway.api.route import route_endpoints
+from gateway.api.services import Services
+from gateway.api.tools import tools_endpoints
+from gateway.api.traces import traces_endpoints
+from gateway.building import Builder, refuse_open_gateway
+from gateway.clock import Clock, SystemClock
+from gateway.config.versions import Versioned
+from gateway.errors import GatewayError
+from gateway.observe.events import LiveSubscriber
+from gateway.observe.logging import LogSubscriber, configure_logging
+from gateway.observe.metrics import Metrics
+from gateway.observe.redaction import Redactor, secrets_of
+from gateway.observe.trace import TraceWriter
+from gateway.settings import Settings
+from gateway.store.sql import SqlStore
+from gateway.tools.courier import Courier
+from gateway.turn.durable import StoredJournal
+from gateway.turn.live import HookEvents
+from gateway.turn.loop import TurnLoop
+from gateway.turn.service import Turns
+from gateway.turn.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running gateway: its ASGI app, and what tests and commands want to reach."""
+
+    app: FastAPI
+    versions: Versioned[Snapshot]
+    turns: Turns
+    traces: TraceWriter
+    store: SqlStore
+
+
+@asynccontextmanager
+async def open_gateway(
+    config_path: Path,
+    routes_path: Path | None,
+    settings: Settings,
+    *,
+    host: str | None = None,
+    root: Path | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[Gateway]:
+    """Build everything, serve while the caller holds it, close everything in reverse.
+
+    Args:
+        config_path: the gateway's own file.
+        routes_path: the folder of route files, or None.
+        settings: the environment.
+        host: the address the server is bound to, where it is not the file's.
+        root: what relative paths of the configuration start from; the working directory by default.
+        clock: time.
+
+    Raises:
+        ConfigError: the files or the environment are wrong.
+        StoreUnavailable: the database cannot be used.
+    """
+    clock = clock or SystemClock()
+    async with contextlib.AsyncExitStack() as stack:
+        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root)
+        stack.push_async_callback(builder.close)
+        first = await builder.first()
+        redactor = Redactor(secrets_of(first.config))
+        metrics = Metrics(lambda: Counter(turn.machine.state.value for turn in turns.running.values()))
+        log = LogSubscriber(first.config.observe.log)
+
+        async def build(generation: int, current: Snapshot) -> Snapshot:
+            found = await builder.next(generation, current)
+            if found is not current:
+                adopt(found)
+            return found
+
+        def adopt(snapshot: Snapshot) -> None:
+            """What outlives versions takes over the new one's settings."""
+            redactor.update(secrets_of(snapshot.config))
+            configure_logging(snapshot.config.observe.log, redactor)
+            log.configure(snapshot.config.observe.log)
+            traces.configure(snapshot.config.observe.traces)
+            metrics.configure(
+                snapshot.version,
+                models=tuple(snapshot.config.models),
+                routes=tuple(snapshot.routes),
+                tools=tuple(snapshot.tools.specs),
+                backends=tuple(snapshot.config.backends),
+            )
+
+        versions = Versioned(first, build, builder.dismiss, clock)
+        stack.push_async_callback(versions.close)
+        refuse_open_gateway(first)
+        store = SqlStore(first.config.storage.database)
+        stack.push_async_callback(store.close)
+        await store.open()
+        traces = TraceWriter(store, first.config.observe.traces, clock)
+        stack.push_async_callback(traces.close)
+        await traces.open()
+        adopt(first)
+        metrics.count_traces_dropped(lambda: traces.dropped)
+        metrics.count_reload_failures(lambda: versions.failures)
+        live: tuple[LiveSubscriber, ...] = ()
+        hook_events = HookEvents(versions)
+        stack.push_async_callback(hook_events.close)
+        loop = TurnLoop(Courier(clock, first.config.tools), StoredJournal(store.journal, clock), clock)
+        turns = Turns(versions, loop, clock, (metrics, log, traces, hook_events), live, _status_of)
+        services = Services(turns, versions, store.traces, traces.flush, metrics, clock)
+        # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
+        preparing = asyncio.create_task(first.router.prepare(), name="encoder")
+        stack.push_async_callback(_stop, preparing)
+        yield Gateway(create_app(services), versions, turns, traces, store)
+
+
+def create_app(services: Services) -> FastAPI:
+    """The ASGI app over the given objects."""
+    app = FastAPI(title="Hermes Gateway", openapi_url=None, docs_url=None, redoc_url=None)
+    chat = ChatCompletions(services.turns, services.versions, services.clock)
+    for path in ("/v1/chat/completions", "/chat/completions"):
+        app.router.routes.append(Route(path, chat, methods=["POST"]))
+    for endpoints in (models_endpoints, route_endpoints, tools_endpoints, config_endpoints, traces_endpoints):
+        app.include_router(endpoints(services), prefix="/v1")
+    app.include_router(models_endpoints(services))
+    app.include_router(health_endpoints(services))
+    for answer in (missing, answer_validation_error):
+        answer(app)
+    app.add_middleware(Edge)
+    return app
+
+
+def _status_of(error: GatewayError) -> tuple[int, str | None]:
+    answer = describe(error)
+    return answer.status, answer.code
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+__all__: Sequence[str] = ("Gateway", "create_app", "open_gateway")

@@ -1,0 +1,1 @@
+"""The far side: everything that can answer a model call."""

@@ -1,0 +1,65 @@
+"""The seam every backend fits.
+
+Knows what a model call carries and what comes back. Knows nothing of routes, tools' execution or clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from gateway.chat.answer import Answer
+from gateway.chat.blocks import Message
+from gateway.chat.chunk import Chunk
+
+
+class ModelCall(msgspec.Struct, frozen=True):
+    """One request to a model, before a backend gave it its own shape.
+
+    Attributes:
+        messages: the conversation, in order; each keeps the bytes the client sent where it has them (`wire`).
+        fields: every other field of the Chat Completions request, raw JSON, unknown ones included; never `model`,
+            `messages`, `stream` or `stream_options`.
+        trace_id: goes upstream as part of `traceparent`.
+        timeout_s: seconds this call may take as a whole.
+        model: the name the client knows the model by, for messages.
+    """
+
+    messages: tuple[Message, ...]
+    fields: Mapping[str, msgspec.Raw]
+    trace_id: str
+    timeout_s: float
+    model: str = ""
+
+
+class Backend(Protocol):
+    """One upstream that serves one model.
+
+    Both calls raise the `UpstreamError` family or `ContextTooLong`, translated at the adapter's edge, and pass
+    cancellation on to the upstream at once.
+    """
+
+    @property
+    def name(self) -> str:
+        """The backend's name in the configuration. Never shown in an answer's body."""
+        ...
+
+    async def complete(self, call: ModelCall) -> Answer:
+        """Ask for the whole answer at once."""
+        ...
+
+    def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
+        """Ask for the answer piece by piece.
+
+        Yields what arrived together, never an empty batch. Ends after the upstream's own end mark, or after a finish
+        reason; an end before a finish reason raises `UpstreamBroken`. An error frame raises too.
+        Usage is always asked for, and comes as a chunk without choices or on the last one.
+        Closing the iterator aborts the upstream request.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections. Calls under way fail."""
+        ...

@@ -1,0 +1,53 @@
+"""Backends from configuration, shared by the versions that configure them alike.
+
+Knows which provider is which adapter. Does not know models or routing.
+"""
+
+from __future__ import annotations
+
+from gateway.backends.backend import Backend
+from gateway.backends.demo.demo import DemoBackend
+from gateway.backends.litellm import LitellmBackend
+from gateway.backends.native import NATIVE_PROVIDERS, NativeBackend
+from gateway.backends.plugin import PluginBackend
+from gateway.config.models import BackendConfig
+
+
+def make_backend(name: str, config: BackendConfig) -> Backend:
+    """The adapter for a backend's provider. Opens nothing."""
+    match config.provider:
+        case "demo":
+            return DemoBackend(name, config)
+        case "plugin":
+            return PluginBackend(name, config)
+        case provider if provider in NATIVE_PROVIDERS:
+            return NativeBackend(name, config)
+        case _:
+            return LitellmBackend(name, config)
+
+
+class BackendShelf:
+    """Keeps each backend open while any version uses it: connections survive a reload that does not touch them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], tuple[Backend, int]] = {}
+
+    def take(self, name: str, config: BackendConfig) -> Backend:
+        """The backend of this name and configuration; give it back with `put_back`."""
+        key = _key(name, config)
+        backend, users = self._kept.get(key) or (make_backend(name, config), 0)
+        self._kept[key] = (backend, users + 1)
+        return backend
+
+    async def put_back(self, name: str, config: BackendConfig) -> None:
+        """Give a backend back; the last user closes it."""
+        key = _key(name, config)
+        backend, users = self._kept.pop(key)
+        if users > 1:
+            self._kept[key] = (backend, users - 1)
+        else:
+            await backend.close()
+
+
+def _key(name: str, config: BackendConfig) -> tuple[str, str]:
+    return name, repr(sorted(config.model_dump().items(), key=lambda item: item[0]))

@@ -1,0 +1,134 @@
+"""What the OpenAI protocol says on the wire about failure, translated into the gateway's errors.
+
+Pure. Knows status codes, error bodies and `retry-after`; does not know sockets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from gateway.errors import (
+    ContextTooLong,
+    GatewayError,
+    UpstreamBroken,
+    UpstreamRefused,
+    UpstreamUnavailable,
+)
+
+# Servers word "the prompt does not fit" in their own ways; the code is trusted first.
+_TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"})
+_TOO_LONG_WORDS = (
+    "context length",
+    "context window",
+    "context size",
+    "maximum context",
+    "prompt is too long",
+    "prompt is too large",
+    "input is too long",
+    "input is longer than",
+    "input tokens exceed",
+    "too many tokens",
+    "exceeds the limit of",
+    "exceed the configured limit",
+)
+
+
+class Secrets:
+    """Values that must not leave in a message, in any spelling a library might give them."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        found = {value for value in values if len(value) >= 4}
+        self._values = sorted(found | {quote(value, safe="") for value in found}, key=len, reverse=True)
+
+    def scrub(self, text: str) -> str:
+        """The text with every secret replaced."""
+        for value in self._values:
+            text = text.replace(value, "***")
+        return text
+
+
+def error_from_status(
+    status: int, headers: Mapping[str, str], body: bytes, *, model: str, secrets: Secrets
+) -> GatewayError:
+    """The error for an answer with a status of 400 or more. The upstream's own words are kept, secrets are not."""
+    said = _error_object(body)
+    message = secrets.scrub(_string(said.get("message")) or _text_of(body) or f"The upstream answered {status}.")
+    kind, code, param = (_string(said.get(name)) for name in ("type", "code", "param"))
+    retry_after_s = retry_after(headers)
+    if status in (401, 403):
+        # The gateway's own credentials are at fault, not the client's.
+        return UpstreamRefused(f"The upstream refused the gateway's credentials for `{model}`.", status=502)
+    if status in (400, 413, 422) and is_too_long(kind, code, message):
+        return ContextTooLong(message)
+    if status == 429 or status >= 500:
+        return UpstreamUnavailable(
+            message, status=status, kind=kind, code=code, param=param, retry_after_s=retry_after_s
+        )
+    return UpstreamRefused(message, status=status, kind=kind, code=code, param=param)
+
+
+def error_from_frame(error: Any, *, secrets: Secrets) -> GatewayError:
+    """The error for an error frame inside a stream."""
+    if isinstance(error, str):
+        return UpstreamBroken(secrets.scrub(error))
+    kind, code = _string(error.type), _string(error.code)
+    message = secrets.scrub(_string(error.message) or "The upstream ended the stream with an error.")
+    if is_too_long(kind, code, message):
+        return ContextTooLong(message)
+    return UpstreamBroken(message, kind=kind, code=code, param=_string(error.param))
+
+
+def is_too_long(kind: str | None, code: str | None, message: str) -> bool:
+    """Whether an upstream's 400 means that the prompt does not fit."""
+    if code in _TOO_LONG_CODES or kind in _TOO_LONG_CODES:
+        return True
+    lower = message.lower()
+    return any(words in lower for words in _TOO_LONG_WORDS)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait: `retry-after-ms`, else `retry-after` as seconds or HTTP date. Malformed or negative: None."""
+    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * scale
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(value).timestamp() - time.time()
+            except ValueError:
+                continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    return None
+
+
+def _error_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    if isinstance(value, list) and value:  # Google's servers answer a list of one
+        value = value[0]
+    if not isinstance(value, dict):
+        return {}
+    error = value.get("error", value)
+    if isinstance(error, str):
+        return {"message": error}
+    return error if isinstance(error, dict) else {}
+
+
+def _text_of(body: bytes) -> str:
+    text = body[:500].decode("utf-8", "replace").strip()
+    return "" if text.startswith(("<", "{", "[")) else text
+
+
+def _string(value: Any) -> str | None:
+    return None if value is None or isinstance(value, (dict, list)) else str(value)

@@ -1,0 +1,176 @@
+"""One version, built from files: read, prove, encode, and only then hand over.
+
+Knows how the parts of a `Snapshot` are made from a `Bundle`. What lives longer than a version is made in `app.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+from gateway.backends.factory import BackendShelf
+from gateway.backends.pool import Pool
+from gateway.clock import Clock, SystemClock
+from gateway.config.bundle import Bundle
+from gateway.config.loader import load
+from gateway.config.models import GatewayConfig
+from gateway.config.versions import Version
+from gateway.errors import ConfigError, Problem
+from gateway.routing.composite import CompositeRouter
+from gateway.routing.encoders.registry import Encoders
+from gateway.security.keys import KeyRing
+from gateway.security.outbound import OutboundGuard
+from gateway.settings import Settings
+from gateway.tools.providers.python import PythonProvider
+from gateway.tools.registry import Registry
+from gateway.tools.threads import Threads
+from gateway.turn.hooks import Hooks
+from gateway.turn.snapshot import Snapshot
+
+
+class Builder:
+    """Builds snapshots. Holds what they share: encoders, backends, threads.
+
+    Args:
+        config_path: the gateway's own file.
+        routes_path: the folder of route files, or None.
+        settings: the environment.
+        host: the address the server is bound to.
+        port: the port it listens on, or None for the file's; never reached by tools.
+    """
+
+    def __init__(
+        self,
+        config_path: Path,
+        routes_path: Path | None,
+        settings: Settings,
+        clock: Clock,
+        *,
+        host: str | None = None,
+        root: Path | None = None,
+    ) -> None:
+        self._config_path = config_path
+        self._routes_path = routes_path
+        self._settings = settings
+        self._clock = clock
+        self._host = host
+        self._root = root or Path()
+        self._encoders = Encoders()
+        self._shelf = BackendShelf()
+        self._threads = Threads()
+
+    async def first(self) -> Snapshot:
+        """The first version. Its encoder is not loaded yet: see `Snapshot.router`'s `prepare`.
+
+        Raises:
+            ConfigError: with every problem.
+        """
+        return await self._build(1, None)
+
+    async def next(self, generation: int, current: Snapshot) -> Snapshot:
+        """The next version, complete with encoded utterances; the current one where nothing changed.
+
+        Raises:
+            ConfigError: with every problem; nothing of the new version stays open.
+        """
+        return await self._build(generation, current)
+
+    async def dismiss(self, snapshot: Snapshot) -> None:
+        """Close what only this version used."""
+        await snapshot.router.close()
+        await snapshot.tools.close()
+        for name, config in snapshot.config.backends.items():
+            await self._shelf.put_back(name, config)
+
+    async def close(self) -> None:
+        """Close what versions share."""
+        await self._encoders.close()
+
+    async def _build(self, generation: int, current: Snapshot | None) -> Snapshot:
+        bundle = await asyncio.to_thread(load, self._config_path, self._routes_path, self._settings)
+        config = bundle.config
+        keys = KeyRing(config.keys, self._host or config.server.host)
+        registry = await self._registry(config)
+        try:
+            self._check(bundle, registry)
+            version = Version(generation, _digest(bundle, registry))
+            if current is not None and version.digest == current.version.digest and config == current.config:
+                await registry.close()
+                return current
+            router = self._router(bundle, version)
+            if current is not None:
+                await router.prepare()
+        except BaseException:
+            await registry.close()
+            raise
+        backends = {name: self._shelf.take(name, backend) for name, backend in config.backends.items()}
+        pools = {
+            name: Pool(name, [backends[m.name] for m in model.backends], retries=model.retries, clock=self._clock)
+            for name, model in config.models.items()
+        }
+        return Snapshot(
+            version=version,
+            config=config,
+            keys=keys,
+            routes={route.route: route for route in bundle.routes},
+            router=router,
+            tools=registry,
+            pools=pools,
+            hooks=Hooks(registry.hooks),
+            created=int(self._clock.now()),
+        )
+
+    async def _registry(self, config: GatewayConfig) -> Registry:
+        provider = PythonProvider(
+            [self._root / place for place in config.tools.plugins],
+            timeout_s=config.tools.timeout_s,
+            resources={"outbound": OutboundGuard(config.tools.outbound)},
+            threads=self._threads,
+        )
+        return await Registry.build([provider], config.tools)
+
+    def _check(self, bundle: Bundle, registry: Registry) -> None:
+        problems = bundle.missing_tools(tuple(registry.specs))
+        if problems:
+            raise ConfigError(problems)
+
+    def _router(self, bundle: Bundle, version: Version) -> CompositeRouter:
+        semantic = bundle.config.router.semantic
+        encoder = self._encoders.get(semantic.encoder) if semantic.enabled else None
+        files = {route.route: bundle.route_problem(route.route, (), "").file for route in bundle.routes}
+        return CompositeRouter(
+            bundle.routes,
+            bundle.config.router,
+            str(version),
+            encoder,
+            self._clock,
+            tuple(bundle.config.models),
+            files,
+        )
+
+
+async def prove(config_path: Path, routes_path: Path, settings: Settings) -> tuple[Problem, ...]:
+    """Build a version and throw it away; the warnings that are left.
+
+    Raises:
+        ConfigError: with every problem.
+    """
+    builder = Builder(config_path, routes_path, settings, SystemClock())
+    try:
+        snapshot = await builder.first()
+        await builder.dismiss(snapshot)
+    finally:
+        await builder.close()
+    return ()
+
+
+def refuse_open_gateway(snapshot: Snapshot) -> None:
+    """Raise `ConfigError` where this configuration would let anybody in."""
+    reason = snapshot.keys.refuse_to_start
+    if reason is not None:
+        raise ConfigError((Problem("keys", 0, reason),))
+
+
+def _digest(bundle: Bundle, registry: Registry) -> str:
+    return hashlib.sha256(f"{bundle.digest}\n{registry.digest}".encode()).hexdigest()

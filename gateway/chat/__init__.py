@@ -1,0 +1,1 @@
+"""What a conversation is made of: pure values and pure functions."""

@@ -1,0 +1,97 @@
+"""What a message is inside, whatever API it came by.
+
+Pure values. Chat Completions, Responses and Messages are codecs that read and write these.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class Text(msgspec.Struct, frozen=True, tag="text"):
+    """Plain text."""
+
+    text: str
+
+
+class Image(msgspec.Struct, frozen=True, tag="image"):
+    """An image by URL or data URL; `detail` as the client gave it."""
+
+    url: str
+    detail: str | None = None
+
+
+class Audio(msgspec.Struct, frozen=True, tag="audio"):
+    """Recorded sound: base64 `data` in `format` (`wav`, `mp3`)."""
+
+    data: str
+    format: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+    """A call the model asked for. `arguments` is the text the model wrote, JSON or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
+    """What came of a call; `call_id` pairs it."""
+
+    call_id: str
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
+    """Thoughts the model showed."""
+
+    text: str
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """The model's words for not answering."""
+
+    text: str
+
+
+class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
+    """A part of a kind this version does not read; travels through as it is."""
+
+    kind: str
+    value: Any
+
+
+Block = Text | Image | Audio | ToolCall | ToolResult | Reasoning | Refusal | Unknown
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message: a role and its blocks in order.
+
+    `wire` is the message's JSON in Chat Completions' form exactly as it came, where it came that way; a codec that
+    writes the same form writes these bytes.
+    """
+
+    role: Role
+    blocks: tuple[Block, ...]
+    name: str | None = None
+    wire: bytes | None = None
+
+    @property
+    def text(self) -> str:
+        """The message's text blocks, joined by line breaks."""
+        return "\n".join(block.text for block in self.blocks if isinstance(block, Text))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls in this message."""
+        return tuple(block for block in self.blocks if isinstance(block, ToolCall))
+
+    @property
+    def has_image(self) -> bool:
+        """Whether an image is part of it."""
+        return any(isinstance(block, Image) for block in self.blocks)

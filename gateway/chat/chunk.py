@@ -1,0 +1,92 @@
+"""One chunk of a streamed answer, as upstreams send it and as the gateway passes it on.
+
+Pure values and one decoder. Lenient: what one server or another gets wrong (null choices, calls without index, arguments
+as objects) is read, not refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.chat.usage import WireUsage
+
+
+class FunctionDelta(msgspec.Struct):
+    """A fragment of a call. `arguments` may come whole, as an object."""
+
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCallDelta(msgspec.Struct):
+    """A fragment of one of the calls of an answer; `index` says of which, where the server says it."""
+
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: FunctionDelta | None = None
+
+
+class Delta(msgspec.Struct):
+    """What is new. Fields the gateway does not act upon stay in the chunk's `data`."""
+
+    role: str | None = None
+    content: str | list[Any] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+
+class ChunkChoice(msgspec.Struct):
+    """One of the answers being streamed; `n > 1` makes several."""
+
+    index: int | None = None
+    delta: Delta | None = None
+    finish_reason: str | None = None
+
+
+class ChunkError(msgspec.Struct):
+    """An error frame inside a stream. `code` may be a number or a string."""
+
+    message: Any = None
+    type: Any = None
+    code: Any = None
+    param: Any = None
+
+
+class ChunkFields(msgspec.Struct):
+    """What the gateway reads of a chunk."""
+
+    id: str | None = None
+    model: str | None = None
+    choices: list[ChunkChoice] | None = None
+    usage: WireUsage | None = None
+    error: ChunkError | str | None = None
+    created: float | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One chunk: the JSON as it came, and what was read of it."""
+
+    data: bytes
+    fields: ChunkFields
+
+    @property
+    def choices(self) -> list[ChunkChoice]:
+        """The choices; empty where the server sent none or null."""
+        return self.fields.choices or []
+
+
+_decode = msgspec.json.Decoder(ChunkFields).decode
+
+
+def decode_chunk(data: bytes) -> Chunk:
+    """Read one chunk's JSON.
+
+    Raises:
+        msgspec.DecodeError: it is not JSON, or nothing like a chunk.
+    """
+    return Chunk(data, _decode(data))

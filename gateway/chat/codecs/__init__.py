@@ -1,0 +1,1 @@
+"""How messages look on the wire; one module per API."""

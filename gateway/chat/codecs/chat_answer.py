@@ -1,0 +1,41 @@
+"""The body of a plain (not streamed) Chat Completions answer.
+
+Pure. Knows how little of an upstream's body has to change; does not know turns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.chat.blocks import Message
+from gateway.chat.codecs.chat_completions import encode_call
+from gateway.chat.usage import Usage
+
+_encode = msgspec.json.Encoder().encode
+_decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def named_answer(body: bytes, answer_id: str, model: str) -> bytes:
+    """The upstream's body under the gateway's id and the client's model name; everything else as it came."""
+    top = _decode_top(body)
+    top["id"] = msgspec.Raw(_encode(answer_id))
+    top["model"] = msgspec.Raw(_encode(model))
+    return _encode(top)
+
+
+def changed_answer(
+    body: bytes, answer_id: str, model: str, *, message: Message, finish_reason: str | None, usage: Usage
+) -> bytes:
+    """The upstream's body with another first message, finish reason and usage; fields nobody changed stay."""
+    top: dict[str, Any] = msgspec.json.decode(body)
+    top["id"], top["model"], top["usage"] = answer_id, model, usage.as_openai()
+    choice = top["choices"][0]
+    wire = choice["message"]
+    wire["content"] = message.text or (None if message.tool_calls else "")
+    wire.pop("tool_calls", None)
+    if calls := message.tool_calls:
+        wire["tool_calls"] = [encode_call(call) for call in calls]
+    choice["finish_reason"] = finish_reason or "stop"
+    return _encode(top)

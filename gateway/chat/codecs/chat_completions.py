@@ -1,0 +1,393 @@
+"""Chat Completions on the wire: messages to blocks and back, request bodies to `ChatRequest`.
+
+Knows OpenAI's request shapes. Does not know who asks or who answers. Errors name the field in OpenAI's notation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from gateway.chat.blocks import (
+    Audio,
+    Block,
+    Image,
+    Message,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    Unknown,
+)
+from gateway.chat.request import ChatRequest, ClientTool, ToolChoice
+from gateway.errors import InvalidRequest
+
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+# Null in one of OpenAI's own options means "not set"; in a field we do not know it may mean something.
+_OPTIONS = frozenset(
+    "audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens metadata "
+    "modalities moderation parallel_tool_calls prediction presence_penalty prompt_cache_key prompt_cache_retention "
+    "reasoning_effort response_format safety_identifier seed service_tier stop store stream stream_options temperature "
+    "tool_choice tools top_logprobs top_p user verbosity web_search_options n".split()
+)
+
+# Taken out of `fields`, because the gateway decides about them.
+_READ = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "n"})
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(msgspec.Struct):
+    id: str | None = None
+    type: str | None = None
+    function: _Function | None = None
+    custom: dict[str, Any] | None = None
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[dict[str, Any]] | None | msgspec.UnsetType = msgspec.UNSET
+    name: str | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    function_call: _Function | None = None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Named(msgspec.Struct):
+    name: str | None = None
+
+
+class _Tool(msgspec.Struct):
+    type: str | None = None
+    function: _Named | None = None
+
+
+_decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_raw_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
+_decode_tool = msgspec.json.Decoder(_Tool).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def decode_request(body: bytes) -> ChatRequest:
+    """Read a request body.
+
+    Raises:
+        InvalidRequest: with `param` naming the field where one is at fault.
+    """
+    try:
+        top = _decode_top(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"The request body is not a JSON object: {_plain(error)}") from error
+    nulls = [name for name, raw in top.items() if name in _OPTIONS and bytes(raw) == b"null"]
+    for name in nulls:
+        del top[name]
+
+    model = _field(top, "model", str)
+    if not model:
+        raise InvalidRequest("`model` is missing: name a model, or `auto` to let the router choose.", param="model")
+    stream_options = _field(top, "stream_options", _StreamOptions)
+    n = _field(top, "n", int)
+    if n is not None and n < 1:
+        raise InvalidRequest(f"`n` must be at least 1, not {n}.", param="n")
+    tools = _client_tools(top)
+    return ChatRequest(
+        model=model,
+        messages=_messages(top),
+        stream=bool(_field(top, "stream", bool)),
+        include_usage=bool(stream_options and stream_options.include_usage),
+        tools=tools,
+        tool_choice=_tool_choice(top, tools),
+        parallel_tool_calls=_field(top, "parallel_tool_calls", bool),
+        n=n or 1,
+        user=_field(top, "safety_identifier", str) or _field(top, "user", str),
+        fields={name: raw for name, raw in top.items() if name not in _READ},
+    )
+
+
+def decode_message(raw: bytes, where: str = "messages[0]") -> Message:
+    """Read one message; `where` names it in errors.
+
+    Raises:
+        InvalidRequest: the shape is not one OpenAI's API allows.
+    """
+    try:
+        wire = _decode_message(raw)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"`{where}`: {_plain(error)}", param=_param(where, error)) from error
+    if wire.role not in _ROLES:
+        expected = "system, developer, user, assistant or tool"
+        raise InvalidRequest(f"`{where}.role` is {wire.role!r}; expected {expected}.", param=f"{where}.role")
+    blocks: list[Block] = []
+    if wire.reasoning_content:
+        blocks.append(Reasoning(wire.reasoning_content))
+    if wire.role in ("tool", "function"):
+        call_id = wire.tool_call_id if wire.role == "tool" else wire.name
+        if not call_id:
+            raise InvalidRequest(f"`{where}.tool_call_id` is missing.", param=f"{where}.tool_call_id")
+        blocks.append(ToolResult(call_id, _joined(_content(wire.content, where))))
+    else:
+        if wire.role != "assistant" and (wire.content is msgspec.UNSET or wire.content is None):
+            raise InvalidRequest(f"`{where}.content` is missing.", param=f"{where}.content")
+        blocks.extend(_content(wire.content, where))
+    if wire.refusal:
+        blocks.append(Refusal(wire.refusal))
+    rewrite = False
+    for index, call in enumerate(wire.tool_calls or ()):
+        spot = f"{where}.tool_calls[{index}]"
+        if call.function is None:  # a custom tool's call: it travels, and is nobody's business here
+            blocks.append(Unknown(call.type or "custom", {"id": call.id or "", "custom": call.custom}))
+            continue
+        if not call.id or not call.function.name:
+            raise InvalidRequest(f"`{spot}` needs `id` and `function.name`.", param=spot)
+        arguments, changed = _arguments_text(call.function.arguments)
+        rewrite = rewrite or changed
+        blocks.append(ToolCall(call.id, call.function.name, arguments))
+    role = cast(Role, "tool" if wire.role == "function" else wire.role)
+    message = Message(role, tuple(blocks), wire.name, bytes(raw))
+    return _with_arguments(message) if rewrite else message
+
+
+def encode_message(message: Message) -> bytes:
+    """The message in Chat Completions' form: the bytes it came in, else written anew."""
+    if message.wire is not None:
+        return message.wire
+    out: dict[str, Any] = {"role": message.role}
+    if message.role == "tool":
+        for block in message.blocks:
+            if isinstance(block, ToolResult):
+                out["tool_call_id"] = block.call_id
+                out["content"] = block.text
+        return _encode(out)
+    out["content"] = _encode_content(message)
+    if message.name is not None:
+        out["name"] = message.name
+    if calls := message.tool_calls:
+        out["tool_calls"] = [encode_call(call) for call in calls]
+    return _encode(out)
+
+
+def encode_call(call: ToolCall) -> dict[str, Any]:
+    """A tool call as it stands in a message: exactly `id`, `type`, `function`."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def with_system_text(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+    """Put operator text into the one leading system message, behind the client's own words."""
+    if messages and messages[0].role in ("system", "developer"):
+        first = messages[0]
+        merged = Message(first.role, (*first.blocks, Text(text)), first.name)
+        if all(isinstance(block, Text) for block in merged.blocks):
+            merged = Message(
+                first.role, (Text("\n\n".join(b.text for b in merged.blocks if isinstance(b, Text))),), first.name
+            )
+        return (merged, *messages[1:])
+    return (Message("system", (Text(text),)), *messages)
+
+
+def _messages(top: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:
+    raw = top.get("messages")
+    if raw is None:
+        raise InvalidRequest("`messages` is missing.", param="messages")
+    try:
+        items = _decode_raw_list(raw)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest("`messages` must be a list of messages.", param="messages") from error
+    if not items:
+        raise InvalidRequest("`messages` is empty: at least one message is needed.", param="messages")
+    messages = tuple(decode_message(bytes(item), f"messages[{index}]") for index, item in enumerate(items))
+    _check_pairs(messages)
+    return messages
+
+
+def _check_pairs(messages: tuple[Message, ...]) -> None:
+    """Every call needs its result right behind it, every result its call: upstreams refuse anything else."""
+    waiting: set[str] = set()
+    asked_at = 0
+    for index, message in enumerate(messages):
+        if message.role == "tool":
+            result = next(block for block in message.blocks if isinstance(block, ToolResult))
+            if result.call_id in waiting:
+                waiting.discard(result.call_id)
+            elif message.wire is None or b'"function"' not in message.wire:
+                raise InvalidRequest(
+                    f"`messages[{index}]` is the result of call {result.call_id!r}, which no assistant message "
+                    "right before it asked for.",
+                    param=f"messages[{index}].tool_call_id",
+                )
+            continue
+        if waiting:
+            break
+        if message.role == "assistant" and message.tool_calls:
+            waiting = {call.id for call in message.tool_calls}
+            asked_at = index
+    if waiting:
+        missing = ", ".join(sorted(waiting))
+        raise InvalidRequest(
+            f"`messages[{asked_at}]` asks for tool calls whose results do not follow it: {missing}.",
+            param=f"messages[{asked_at}].tool_calls",
+        )
+
+
+def _client_tools(top: Mapping[str, msgspec.Raw]) -> tuple[ClientTool, ...]:
+    raw = top.get("tools")
+    if raw is None:
+        return ()
+    try:
+        items = _decode_raw_list(raw)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest("`tools` must be a list.", param="tools") from error
+    tools: list[ClientTool] = []
+    names: set[str] = set()
+    for index, item in enumerate(items):
+        try:
+            tool = _decode_tool(item)
+        except msgspec.DecodeError as error:
+            where = f"tools[{index}]"
+            raise InvalidRequest(f"`{where}`: {_plain(error)}", param=_param(where, error)) from error
+        name = (tool.function.name if tool.function else None) or ""
+        if tool.type in (None, "function") and not name:
+            raise InvalidRequest(
+                f"`tools[{index}].function.name` is missing.", param=f"tools[{index}].function.name"
+            )
+        if name and name in names:
+            raise InvalidRequest(
+                f"`tools[{index}]` has the same name as an earlier tool: {name!r}.",
+                param=f"tools[{index}].function.name",
+            )
+        names.add(name)
+        tools.append(ClientTool(name, bytes(item)))
+    return tuple(tools)
+
+
+def _tool_choice(top: Mapping[str, msgspec.Raw], tools: tuple[ClientTool, ...]) -> ToolChoice | None:
+    raw = top.get("tool_choice")
+    if raw is None:
+        return None
+    value = msgspec.json.decode(raw)
+    wire = bytes(raw)
+    if value in ("auto", "none", "required"):
+        return ToolChoice(value, None, wire)
+    if isinstance(value, dict):
+        function = value.get("function")
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            return ToolChoice("named", function["name"], wire)
+        if isinstance(value.get("type"), str):  # allowed_tools, custom: forwarded as it is
+            return ToolChoice("other", None, wire)
+    raise InvalidRequest(
+        "`tool_choice` must be auto, none, required or a named function.", param="tool_choice"
+    )
+
+
+def _field(top: Mapping[str, msgspec.Raw], name: str, kind: type[Any]) -> Any:
+    raw = top.get(name)
+    if raw is None:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"`{name}`: {_plain(error)}", param=_param(name, error)) from error
+
+
+def _content(content: Any, where: str) -> Iterable[Block]:
+    if content is None or content is msgspec.UNSET:
+        return ()
+    if isinstance(content, str):
+        return (Text(content),)
+    return [_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: dict[str, Any], where: str) -> Block:
+    kind = part.get("type")
+    if not isinstance(kind, str):
+        raise InvalidRequest(f"`{where}.type` is missing.", param=f"{where}.type")
+    if kind in ("text", "input_text", "output_text"):
+        if not isinstance(part.get("text"), str):
+            raise InvalidRequest(f"`{where}.text` must be a string.", param=f"{where}.text")
+        return Text(part["text"])
+    if kind == "image_url":
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, dict) else image
+        if not isinstance(url, str):
+            raise InvalidRequest(f"`{where}.image_url.url` must be a string.", param=f"{where}.image_url")
+        detail = image.get("detail") if isinstance(image, dict) else None
+        return Image(url, detail if isinstance(detail, str) else None)
+    if kind == "input_audio":
+        audio = part.get("input_audio")
+        if not isinstance(audio, dict) or not isinstance(audio.get("data"), str):
+            raise InvalidRequest(f"`{where}.input_audio.data` must be a string.", param=f"{where}.input_audio")
+        return Audio(audio["data"], str(audio.get("format", "")))
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return Refusal(part["refusal"])
+    return Unknown(kind, part)
+
+
+def _encode_content(message: Message) -> Any:
+    blocks = [block for block in message.blocks if isinstance(block, (Text, Image, Audio, Refusal, Unknown))]
+    if all(isinstance(block, Text) for block in blocks):
+        return "".join(b.text for b in blocks if isinstance(b, Text)) if blocks else None
+    parts: list[Any] = []
+    for block in blocks:
+        match block:
+            case Text(text=text):
+                parts.append({"type": "text", "text": text})
+            case Image(url=url, detail=detail):
+                parts.append({"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}})
+            case Audio(data=data, format=form):
+                parts.append({"type": "input_audio", "input_audio": {"data": data, "format": form}})
+            case Refusal(text=text):
+                parts.append({"type": "refusal", "refusal": text})
+            case Unknown(value=value):
+                parts.append(value)
+    return parts
+
+
+def _joined(blocks: Iterable[Block]) -> str:
+    return "\n".join(block.text for block in blocks if isinstance(block, Text))
+
+
+def _arguments_text(arguments: str | dict[str, Any] | None) -> tuple[str, bool]:
+    """Arguments as strict upstreams want them: a JSON text, `{}` where there is nothing."""
+    if isinstance(arguments, dict):
+        return _encode(arguments).decode(), True
+    if arguments is None or not arguments.strip():
+        return "{}", True
+    return arguments, False
+
+
+def _with_arguments(message: Message) -> Message:
+    """Write the mended arguments into the message's own JSON; every other field of it stays."""
+    assert message.wire is not None
+    wire = msgspec.json.decode(message.wire)
+    calls = {call.id: call.arguments for call in message.tool_calls}
+    for call in wire["tool_calls"]:
+        if call.get("id") in calls and isinstance(call.get("function"), dict):
+            call["function"]["arguments"] = calls[call["id"]]
+    return Message(message.role, message.blocks, message.name, _encode(wire))
+
+
+_AT = re.compile(r" - at `\$(.*?)`$")
+
+
+def _plain(error: Exception) -> str:
+    return _AT.sub("", str(error))
+
+
+def _param(where: str, error: Exception) -> str:
+    found = _AT.search(str(error))
+    return where + found.group(1) if found else where

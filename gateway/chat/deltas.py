@@ -1,0 +1,163 @@
+"""Pieces of a streamed answer put together again.
+
+Pure. Knows the ways servers cut tool calls (by index, by order, whole, name repeated, id missing); does not know who runs
+the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.chat.blocks import Block, Message, Reasoning, Refusal, Text, ToolCall
+from gateway.chat.chunk import Delta, ToolCallDelta
+
+_encode = msgspec.json.Encoder().encode
+
+
+class CallPiece(msgspec.Struct):
+    """What one delta added to a call. `first` marks the piece that carries id and name, once per call."""
+
+    position: int
+    first: bool
+    id: str
+    name: str
+    fragment: str
+
+
+class _OpenCall:
+    __slots__ = ("arguments", "id", "index", "name", "told")
+
+    def __init__(self, index: int | None, call_id: str) -> None:
+        self.index = index
+        self.id = call_id
+        self.name = ""
+        self.arguments: list[str] = []
+        self.told = False
+
+
+class CallTracker:
+    """Sorts fragments into calls.
+
+    A fragment belongs to the call of its index; without index, to the call of its id; without both, to the latest call,
+    unless it names a function while the latest call is complete. An index whose fragment brings another id and a name
+    starts another call: some servers send every call as index 0. Names are taken once, ids made where none came.
+
+    Args:
+        new_id: makes a call id.
+    """
+
+    __slots__ = ("_calls", "_ids", "_new_id")
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._calls: list[_OpenCall] = []
+        self._ids: set[str] = set()
+        self._new_id = new_id
+
+    def add(self, delta: ToolCallDelta) -> CallPiece | None:
+        """Take one fragment in; None while the call's name is not known yet."""
+        function = delta.function
+        name = (function.name if function else None) or ""
+        call = self._find(delta, name)
+        if not call.name:
+            call.name = name
+        raw = function.arguments if function else None
+        fragment = raw if isinstance(raw, str) else "" if raw is None else _encode(raw).decode()
+        call.arguments.append(fragment)
+        if not call.name:
+            return None
+        position = self._calls.index(call)
+        if not call.told:
+            call.told = True
+            return CallPiece(position, True, call.id, call.name, "".join(call.arguments))
+        return CallPiece(position, False, call.id, call.name, fragment)
+
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls so far, in the order they began; blank arguments read `{}`."""
+        return tuple(
+            ToolCall(call.id, call.name, text if (text := "".join(call.arguments)).strip() else "{}")
+            for call in self._calls
+            if call.name
+        )
+
+    def _find(self, delta: ToolCallDelta, name: str) -> _OpenCall:
+        if delta.index is not None:
+            known = next((call for call in reversed(self._calls) if call.index == delta.index), None)
+            if known is not None and not (delta.id and name and known.name and delta.id != known.id):
+                return known
+            return self._open(delta)
+        if delta.id:
+            return next((call for call in self._calls if call.id == delta.id), None) or self._open(delta)
+        if self._calls:
+            last = self._calls[-1]
+            if not name or not last.name or (name == last.name and not _complete("".join(last.arguments))):
+                return last
+        return self._open(delta)
+
+    def _open(self, delta: ToolCallDelta) -> _OpenCall:
+        call_id = delta.id or ""
+        if not call_id or call_id in self._ids:
+            call_id = self._new_id()
+        self._ids.add(call_id)
+        call = _OpenCall(delta.index, call_id)
+        self._calls.append(call)
+        return call
+
+
+class Assembly:
+    """One choice of a streamed answer, put together."""
+
+    __slots__ = ("finish_reason", "reasoning", "refusal", "text", "tracker")
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.refusal: list[str] = []
+        self.tracker = CallTracker(new_id)
+        self.finish_reason: str | None = None
+
+    def add(self, delta: Delta, finish_reason: str | None) -> list[CallPiece]:
+        """Take one delta in; the pieces of tool calls it brought."""
+        content = delta.content
+        if content:
+            self.text.append(content if isinstance(content, str) else content_text(content))
+        if thought := delta.reasoning_content or delta.reasoning:
+            self.reasoning.append(thought)
+        if delta.refusal:
+            self.refusal.append(delta.refusal)
+        if finish_reason and self.finish_reason is None:
+            self.finish_reason = finish_reason
+        if not delta.tool_calls:
+            return []
+        return [piece for call in delta.tool_calls if (piece := self.tracker.add(call)) is not None]
+
+    def message(self) -> Message:
+        """The assistant message so far."""
+        blocks: list[Block] = []
+        if self.reasoning:
+            blocks.append(Reasoning("".join(self.reasoning)))
+        if self.text:
+            blocks.append(Text("".join(self.text)))
+        if self.refusal:
+            blocks.append(Refusal("".join(self.refusal)))
+        blocks.extend(self.tracker.calls())
+        return Message("assistant", tuple(blocks))
+
+
+def content_text(parts: list[object]) -> str:
+    """The text of content that came as parts."""
+    texts: list[str] = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str):
+            texts.append(text)
+    return "".join(texts)
+
+
+def _complete(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""How a client's stream is written: one id, one creation time, one model name, whatever the upstreams called themselves.
+
+Pure bytes. Chunks pass as they came but for those three values; only chunks that cannot be patched are decoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.chat.chunk import Chunk
+from gateway.chat.usage import Usage
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+
+_encode = msgspec.json.Encoder().encode
+_decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class StreamWriter:
+    """Writes the frames of one answer.
+
+    Args:
+        answer_id: the answer's id.
+        created: seconds since the epoch.
+        model: the name the client is told.
+        with_usage: whether the client asked for usage: its chunks then say `"usage": null`.
+    """
+
+    def __init__(self, answer_id: str, created: int, model: str, *, with_usage: bool = False) -> None:
+        self.answer_id = answer_id
+        self._head: dict[str, Any] = {
+            "id": answer_id,
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+        }
+        self._with_usage = with_usage
+        self._raw = {
+            "id": msgspec.Raw(_encode(answer_id)),
+            "created": msgspec.Raw(_encode(created)),
+            "model": msgspec.Raw(_encode(model)),
+        }
+        self._seen: tuple[str | None, str | None, float | None] | None = None
+        self._tokens: tuple[tuple[bytes, bytes], ...] | None = None
+
+    def frames(self, chunks: Sequence[Chunk]) -> bytes:
+        """The frames of chunks that came from an upstream."""
+        out: list[bytes] = []
+        run: list[bytes] = []
+        for chunk in chunks:
+            fields = chunk.fields
+            seen = (fields.id, fields.model, fields.created)
+            if seen != self._seen:
+                if run:
+                    out.append(self._patched(run))
+                    run = []
+                self._learn(seen, chunk.data)
+            if self._tokens is None:
+                out.append(b"data: " + self._rewritten(chunk.data) + b"\n\n")
+            else:
+                run.append(chunk.data)
+        if run:
+            out.append(self._patched(run))
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def chunk(self, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
+        """The frame of a chunk the gateway makes itself."""
+        body = {
+            **self._head,
+            "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}],
+        }
+        if self._with_usage:
+            body["usage"] = None
+        return b"data: " + _encode(body) + b"\n\n"
+
+    def usage(self, usage: Usage) -> bytes:
+        """The last chunk of a stream whose client asked for usage."""
+        return b"data: " + _encode({**self._head, "choices": [], "usage": usage.as_openai()}) + b"\n\n"
+
+    def _learn(self, seen: tuple[str | None, str | None, float | None], data: bytes) -> None:
+        """Find the three values in the bytes; where one does not stand there exactly once, chunks are decoded instead."""
+        self._seen = seen
+        self._tokens = None
+        if seen[0] is None or seen[1] is None or seen[2] is None:
+            return
+        tokens: list[tuple[bytes, bytes]] = []
+        for name, value in (("id", seen[0]), ("created", int(seen[2])), ("model", seen[1])):
+            new = b'"%s":%s' % (name.encode(), bytes(self._raw[name]))
+            for space in (b":", b": "):
+                old = b'"' + name.encode() + b'"' + space + _encode(value)
+                # The character behind a number must end it: 12 is not the head of 123.
+                if data.count(old) == 1 and data[data.index(old) + len(old) :][:1] in (b",", b"}", b" "):
+                    tokens.append((old, new))
+                    break
+            else:
+                return
+        self._tokens = tuple(tokens)
+
+    def _patched(self, run: list[bytes]) -> bytes:
+        assert self._tokens is not None
+        joined = b"data: " + b"\n\ndata: ".join(run) + b"\n\n"
+        for old, new in self._tokens:
+            if old != new:
+                joined = joined.replace(old, new)
+        return joined
+
+    def _rewritten(self, data: bytes) -> bytes:
+        top = _decode_top(data)
+        top.update(self._raw)
+        top.setdefault("object", msgspec.Raw(b'"chat.completion.chunk"'))
+        return _encode(top)

@@ -1,0 +1,60 @@
+"""A chat request as the gateway reads it: a typed view of what is needed, everything else untouched.
+
+Pure values; the codecs make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.chat.blocks import Message
+
+
+class ClientTool(msgspec.Struct, frozen=True):
+    """A tool the client sent and will run itself. `wire` is its JSON as it came; `name` is empty for unknown kinds."""
+
+    name: str
+    wire: bytes
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    """`tool_choice`: `mode` is `auto`, `none`, `required` or `named`; `name` goes with `named`."""
+
+    mode: str
+    name: str | None = None
+    wire: bytes = b'"auto"'
+
+
+class ChatRequest(msgspec.Struct, frozen=True):
+    """One request.
+
+    Attributes:
+        model: the name the client asked for.
+        messages: in order, validated for shape and pairing.
+        stream: whether the answer is to be streamed.
+        include_usage: whether a streamed answer ends with a usage chunk.
+        tools: the client's own tools.
+        tool_choice: None where the client did not say.
+        parallel_tool_calls: None where the client did not say.
+        n: how many answers.
+        user: `safety_identifier`, else `user`, else None.
+        fields: every other field, raw JSON, unknown ones included.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    stream: bool
+    include_usage: bool
+    tools: tuple[ClientTool, ...]
+    tool_choice: ToolChoice | None
+    parallel_tool_calls: bool | None
+    n: int
+    user: str | None
+    fields: Mapping[str, msgspec.Raw]
+
+    @property
+    def has_image(self) -> bool:
+        """Whether any message carries an image."""
+        return any(message.has_image for message in self.messages)

@@ -1,0 +1,80 @@
+"""Server-sent events, read from bytes however they were cut.
+
+Knows the framing (WHATWG HTML, section 9.2) and nothing of what is inside an event.
+"""
+
+from __future__ import annotations
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventTooLarge(ValueError):
+    """One event grew past the limit without ending."""
+
+
+class SseParser:
+    """Turns received bytes into the `data` of complete events.
+
+    Comments, `id`, `retry` and `event: ping` are dropped; lines end with LF, CRLF or CR; several `data` lines are joined.
+
+    Args:
+        limit_bytes: largest event that is held back while it is incomplete.
+    """
+
+    __slots__ = ("_limit", "_skip_lf", "_start", "_tail")
+
+    def __init__(self, limit_bytes: int = 16 * 1024 * 1024) -> None:
+        self._tail = b""
+        self._limit = limit_bytes
+        self._skip_lf = False
+        self._start = True
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Payloads of the events that `data` completes.
+
+        Raises:
+            EventTooLarge: an unfinished event is larger than the limit.
+        """
+        if self._start:
+            data = self._tail + data
+            self._tail = b""
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._tail = data
+                return []
+            self._start = False
+            data = data.removeprefix(_BOM)
+        if self._skip_lf:
+            data = data.removeprefix(b"\n")
+            self._skip_lf = False
+        if b"\r" in data:
+            # A CR at the very end is a line end already; if an LF follows in the next read, it belongs to it.
+            self._skip_lf = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        blocks = (self._tail + data).split(b"\n\n") if self._tail else data.split(b"\n\n")
+        self._tail = blocks.pop()
+        if len(self._tail) > self._limit:
+            raise EventTooLarge(f"an event of more than {self._limit} bytes")
+        events: list[bytes] = []
+        for block in blocks:
+            if block.startswith(b"data: ") and b"\n" not in block:
+                events.append(block[6:])
+            elif (payload := _payload(block)) is not None:
+                events.append(payload)
+        return events
+
+    def close(self) -> list[bytes]:
+        """The last event, where the stream ended without the blank line behind it."""
+        block, self._tail = self._tail, b""
+        payload = _payload(block)
+        return [] if payload is None else [payload]
+
+
+def _payload(block: bytes) -> bytes | None:
+    lines: list[bytes] = []
+    for line in block.split(b"\n"):
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            lines.append(value.removeprefix(b" "))
+        elif name == b"event" and value.strip() == b"ping":
+            return None
+    return b"\n".join(lines) if lines else None

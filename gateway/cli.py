@@ -1,0 +1,74 @@
+"""The program's commands and their arguments.
+
+Knows words; each command's work is in `gateway/commands/`, imported when it is asked for, so that `--help` costs nothing.
+Exit codes: 0 done, 1 problems found, 2 wrong usage, 3 unreachable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway import __version__
+
+DEFAULT_CONFIG = Path("config/gateway.yaml")
+DEFAULT_ROUTES = Path("routes")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    arguments = _parser().parse_args(argv)
+    module = importlib.import_module(f"gateway.commands.{arguments.command}")
+    try:
+        code: int = module.run(arguments)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has had enough
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hermes-gateway", description="An OpenAI-compatible gateway that routes, offers tools and runs them itself."
+    )
+    parser.add_argument("--version", action="version", version=f"hermes-gateway {__version__}")
+    files = argparse.ArgumentParser(add_help=False)
+    files.add_argument("--config", type=Path, help=f"the gateway's file (default: GATEWAY_CONFIG or {DEFAULT_CONFIG})")
+    files.add_argument("--routes", type=Path, help=f"the folder of routes (default: GATEWAY_ROUTES or {DEFAULT_ROUTES})")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", parents=[files], help="serve")
+    serve.add_argument("--host", help="address to listen on (default: server.host)")
+    serve.add_argument("--port", type=int, help="port to listen on (default: PORT or server.port)")
+    serve.add_argument("--workers", type=int, default=1, help="worker processes; this version serves with one")
+
+    check = commands.add_parser("check", parents=[files], help="validate config, routes and tools")
+    check.add_argument("--format", choices=("text", "github", "json"), default="text", help="how problems are printed")
+    check.add_argument("--strict", action="store_true", help="warnings count as problems")
+
+    explain = commands.add_parser("explain", parents=[files], help="show where a text is routed, and why")
+    explain.add_argument("text", metavar="TEXT", help="what a user would say")
+    explain.add_argument("--json", action="store_true", help="machine-readable")
+    explain.add_argument("--tag", action="append", default=[], metavar="TAG", help="a routing tag; may be repeated")
+    explain.add_argument("--key", help="name of a key under keys.static whose tags and routes count")
+
+    tools = commands.add_parser("tools", parents=[files], help="list the registry of tools")
+    tools.add_argument("--check", action="store_true", help="run the tools' self-checks")
+    tools.add_argument("--json", action="store_true", help="machine-readable")
+
+    trace = commands.add_parser("trace", parents=[files], help="replay a turn")
+    trace.add_argument("id", metavar="ID", help="a trace, request or response id")
+    trace.add_argument("--json", action="store_true", help="machine-readable")
+
+    chat = commands.add_parser("chat", parents=[files], help="talk to a running gateway, showing each step")
+    chat.add_argument("--url", help="the gateway's address (default: GATEWAY_URL or http://127.0.0.1:8080)")
+    chat.add_argument("--model", default="auto", help="model to ask for (default: auto)")
+
+    database = commands.add_parser("db", parents=[files], help="look after the database")
+    database.add_argument("action", choices=("upgrade",), help="bring its tables up to date")
+    return parser

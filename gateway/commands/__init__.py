@@ -1,0 +1,1 @@
+"""What the commands of `hermes-gateway` do; one file each, imported when asked for."""

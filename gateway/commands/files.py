@@ -1,0 +1,36 @@
+"""Where the files of a command are, and how its mistakes are told."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from gateway.cli import DEFAULT_CONFIG, DEFAULT_ROUTES
+from gateway.errors import ConfigError, Problem
+from gateway.settings import Settings, read_settings
+
+
+def settings_of() -> Settings:
+    """The environment. Raises `ConfigError`."""
+    return read_settings()
+
+
+def paths_of(arguments: argparse.Namespace, settings: Settings) -> tuple[Path, Path]:
+    """The gateway's file and the routes' folder: argument, else environment, else default."""
+    config = arguments.config or settings.gateway_config or DEFAULT_CONFIG
+    routes = arguments.routes or settings.gateway_routes or DEFAULT_ROUTES
+    return config, routes
+
+
+def tell(error: ConfigError) -> int:
+    """Print every problem to standard error; the exit code."""
+    print_problems(error.problems)
+    return 1
+
+
+def print_problems(problems: Iterable[Problem]) -> None:
+    """One line each, on standard error."""
+    for problem in problems:
+        print(problem, file=sys.stderr)

@@ -1,0 +1,91 @@
+"""`hermes-gateway serve`: the gateway on a socket."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import sys
+
+import uvicorn
+import uvloop
+
+from gateway.app import open_gateway
+from gateway.commands.files import paths_of, print_problems, settings_of, tell
+from gateway.errors import ConfigError, StoreUnavailable
+from gateway.settings import Settings
+
+_TRY = """\
+Hermes Gateway serves on {url}
+Try:
+  curl -s {url}/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{{"model": "auto", "messages": [{{"role": "user", "content": "what is 12.5% of 18,640?"}}]}}'
+"""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    if arguments.workers != 1:
+        print("--workers: this version serves with one worker process", file=sys.stderr)
+        return 2
+    try:
+        settings = settings_of()
+        return uvloop.run(_serve(arguments, settings))
+    except ConfigError as error:
+        return tell(error)
+    except StoreUnavailable as error:
+        print(error.message, file=sys.stderr)
+        return 1
+
+
+async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
+    config_path, routes_path = paths_of(arguments, settings)
+    async with open_gateway(config_path, routes_path, settings, host=arguments.host) as gateway:
+        server_config = gateway.versions.current.config.server
+        host = arguments.host or server_config.host
+        port = arguments.port if arguments.port is not None else server_config.port
+        for warning in settings.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        server = _Server(
+            uvicorn.Config(
+                gateway.app,
+                host=host,
+                port=port,
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=int(server_config.drain_s),
+                timeout_keep_alive=75,
+            ),
+        )
+        # What start-up made stays; the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        try:
+            await server.serve()
+        except SystemExit as error:
+            return int(error.code or 0) if isinstance(error.code, int) else 1
+    return 0 if server.came_up else 1
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which says how to try it once it listens."""
+
+    came_up = False
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets=sockets)  # type: ignore[arg-type]
+        if self.servers:
+            self.came_up = True
+            address = self.servers[0].sockets[0].getsockname()
+            host = f"[{address[0]}]" if ":" in address[0] else address[0]
+            print(_TRY.format(url=f"http://{host}:{address[1]}"), flush=True)
+
+
+__all__ = ("print_problems", "run")

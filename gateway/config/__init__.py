@@ -1,0 +1,1 @@
+"""Files that decide: their models, their loader, their versions."""

@@ -1,0 +1,83 @@
+"""Everything the files and the environment say, proved and frozen.
+
+A pure value. Knows where each part came from, so that later checks can name file and line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.config.document import Document, Path
+from gateway.config.models import GatewayConfig, RouteConfig
+from gateway.errors import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What one generation of the gateway is built from.
+
+    Attributes:
+        config: `config/gateway.yaml` with the environment laid over it.
+        routes: every route, ordered by name.
+        digest: hex SHA-256 over the files as written (variables unexpanded) and the environment's settings, secrets
+            left out. Two bundles of one digest may still differ in secrets: compare `config` too.
+        calibration: the bytes of `routes/calibration.json`, or None where there is none.
+        warnings: what is well-formed and probably not meant.
+    """
+
+    config: GatewayConfig
+    routes: tuple[RouteConfig, ...]
+    digest: str
+    calibration: bytes | None = None
+    warnings: tuple[Problem, ...] = ()
+    _gateway: Document = field(default_factory=lambda: Document("gateway.yaml"), repr=False, compare=False)
+    _routes: Mapping[str, Document] = field(default_factory=dict, repr=False, compare=False)
+
+    def problem(self, path: Path, message: str, severity: str = "error") -> Problem:
+        """A problem at a place of the gateway's own file, for example `("backends", "small", "module")`."""
+        return self._gateway.problem(path, message, severity)
+
+    def route_problem(self, route: str, path: Path, message: str, severity: str = "error") -> Problem:
+        """A problem at a place of a route's file, for example `("orders", ("patterns", 0), ...)`."""
+        document = self._routes.get(route)
+        return document.problem(path, message, severity) if document else Problem(route, 0, message, severity)
+
+    def missing_tools(self, known: Collection[str]) -> tuple[Problem, ...]:
+        """A problem for every tool that is named and not among `known`."""
+        problems = [
+            self._gateway.problem(path, f"there is no tool `{name}`{_hint(name, known)}")
+            for path, name in self._named_tools()
+            if name not in known
+        ]
+        for route in self.routes:
+            problems += [
+                self.route_problem(route.route, ("tools", index), f"there is no tool `{name}`{_hint(name, known)}")
+                for index, name in enumerate(route.tools or ())
+                if name not in known
+            ]
+        return tuple(problems)
+
+    def _named_tools(self) -> Iterable[tuple[Path, str]]:
+        for index, name in enumerate(self.config.tools.default):
+            yield ("tools", "default", index), name
+        for model, config in self.config.models.items():
+            for index, name in enumerate(config.tools or ()):
+                yield ("models", model, "tools", index), name
+
+
+def digest_of(parts: Iterable[tuple[str, bytes]]) -> str:
+    """Hex SHA-256 over named parts, whatever their order; no two different sets run together into one input."""
+    total = hashlib.sha256()
+    for name, content in sorted(parts):
+        for piece in (name.encode(), content):
+            total.update(len(piece).to_bytes(8, "big"))
+            total.update(piece)
+    return total.hexdigest()
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""

@@ -1,0 +1,119 @@
+"""Reading the files as one consistent set.
+
+Knows which files belong to the configuration and that they may change while they are read. Does not know what is in them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gateway.config.yaml import MAX_BYTES
+from gateway.errors import Problem
+
+CALIBRATION: Final = "calibration.json"
+_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What was read, by the name to show.
+
+    Attributes:
+        gateway: the gateway's own file; None where it could not be read.
+        routes: the route files, in the order of their names.
+        calibration: the routes' calibration, or None where there is none.
+    """
+
+    gateway_name: str
+    gateway: bytes | None
+    routes: dict[str, bytes]
+    calibration: bytes | None
+
+
+def display(path: Path) -> str:
+    """The path relative to the working directory where it lies beneath it."""
+    try:
+        return path.absolute().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+def read_files(config_path: Path, routes_path: Path | None, problems: list[Problem]) -> Files:
+    """Read everything; anything that changed meanwhile is read again, so that no half-written set is taken for whole."""
+    attempt = 0
+    while True:
+        attempt += 1
+        found: list[Problem] = []
+        before = _stamps(config_path, routes_path)
+        files = _read_once(config_path, routes_path, found)
+        if _stamps(config_path, routes_path) == before:
+            problems += found
+            return files
+        if attempt == _ATTEMPTS:
+            problems.append(Problem(display(config_path), 0, "the files keep changing while they are read; try again"))
+            return files
+
+
+def _read_once(config_path: Path, routes_path: Path | None, problems: list[Problem]) -> Files:
+    gateway = _content(config_path, problems)
+    routes: dict[str, bytes] = {}
+    calibration = None
+    if routes_path is not None:
+        if not routes_path.is_dir():
+            problems.append(Problem(display(routes_path), 0, "there is no such folder; it holds the routes"))
+        for path in _route_files(routes_path):
+            if path.suffix == ".yml":
+                problems.append(Problem(display(path), 0, "route files end in `.yaml`; rename it, or it is not read"))
+            elif (content := _content(path, problems)) is not None:
+                routes[display(path)] = content
+        if (routes_path / CALIBRATION).is_file():
+            calibration = _content(routes_path / CALIBRATION, problems)
+    return Files(display(config_path), gateway, routes, calibration)
+
+
+def _route_files(folder: Path) -> list[Path]:
+    return sorted(_walk(folder))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    # Hidden names are editors' swap files and the bookkeeping of mounted folders.
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.endswith((".yaml", ".yml")) and not name.startswith("."):
+                yield Path(root, name)
+
+
+def _content(path: Path, problems: list[Problem]) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        reason = (
+            "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        )
+        problems.append(Problem(display(path), 0, reason))
+        return None
+    if len(content) > MAX_BYTES:
+        problems.append(Problem(display(path), 0, f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB"))
+        return None
+    return content
+
+
+def _stamps(config_path: Path, routes_path: Path | None) -> dict[str, tuple[int, int, int] | None]:
+    paths = [config_path]
+    if routes_path is not None:
+        paths += [routes_path / CALIBRATION, *_route_files(routes_path)]
+    return {str(path): _stamp(path) for path in paths}
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

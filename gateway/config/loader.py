@@ -1,0 +1,238 @@
+"""Files and environment in, one proved bundle out.
+
+Knows the order of things: read, validate, lay the environment over, check what names what. Blocks on files: call it in a
+thread once the event loop runs. Does not know routers, backends or tools.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.config.bundle import Bundle, digest_of
+from gateway.config.document import Document, read_document
+from gateway.config.files import Files, display, read_files
+from gateway.config.models import NAME_PATTERN, GatewayConfig, RouteConfig
+from gateway.config.unserved import GATEWAY_UNSERVED, ROUTE_UNSERVED
+from gateway.config.validation import validate
+from gateway.config.variables import Variables
+from gateway.errors import ConfigError, Problem
+from gateway.settings import Settings, overrides
+
+# What BASE_URL and MODEL_NAME make: the backend's name, and the model's where MODEL_NAME cannot be one.
+ENVIRONMENT_BACKEND: Final = "env"
+RESERVED_KEY_NAMES: Final = frozenset({"admin", "local"})
+
+
+def load(config_path: Path, routes_path: Path | None, settings: Settings) -> Bundle:
+    """Read and prove everything.
+
+    Args:
+        config_path: the gateway's own file.
+        routes_path: the folder of the route files, or None for no routes. A folder that is missing is a mistake.
+        settings: the environment; wins over the files.
+
+    Raises:
+        ConfigError: with every problem that was found, ordered by file and line.
+    """
+    problems: list[Problem] = []
+    files = read_files(config_path, routes_path, problems)
+    variables = Variables(settings.variables)
+    document = config = None
+    environment_model: str | None = None
+    if files.gateway is not None:
+        document = read_document(files.gateway_name, files.gateway, variables, problems)
+    if document is not None:
+        before = len(problems)
+        environment_model = _lay_over(document, settings, problems)
+        # What a file with a broken variable or a duplicate key says is still worth checking, and never used.
+        config = validate(GatewayConfig, document, problems, GATEWAY_UNSERVED)
+        if config is not None and len(problems) == before:
+            problems += _config_problems(config, document)
+    routes, places = _routes(files, variables, problems)
+    if config is not None:
+        routes = _with_environment_model(config, routes, environment_model)
+        problems += _route_problems(config, routes, places)
+    if config is None or document is None or problems:
+        raise ConfigError(_ordered(problems))
+    return Bundle(
+        config=config,
+        routes=routes,
+        digest=_digest(files, settings),
+        calibration=files.calibration,
+        _gateway=document,
+        _routes=places,
+    )
+
+
+def _ordered(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple(sorted(dict.fromkeys(problems), key=lambda problem: (problem.file, problem.line)))
+
+
+def _lay_over(document: Document, settings: Settings, problems: list[Problem]) -> str | None:
+    """Put the environment's values into the document; answer the name of the model that it makes, if it makes one."""
+    for place, (name, value) in overrides(settings).items():
+        document.override(place, value, name)
+    if settings.base_url is None or settings.model_name is None:
+        return None
+    for section in ("backends", "models"):
+        if not isinstance(document.value.get(section), dict):
+            document.value[section] = {}
+    if ENVIRONMENT_BACKEND in document.value["backends"]:
+        problems.append(
+            document.problem(
+                ("backends", ENVIRONMENT_BACKEND),
+                f"the backend name `{ENVIRONMENT_BACKEND}` belongs to BASE_URL and MODEL_NAME; unset them, or rename it",
+            )
+        )
+        return None
+    backend: dict[str, Any] = {"provider": "openai", "base_url": settings.base_url, "model": settings.model_name}
+    document.override(("backends", ENVIRONMENT_BACKEND), backend, "BASE_URL, MODEL_NAME")
+    if settings.api_key is not None:
+        document.override(("backends", ENVIRONMENT_BACKEND, "api_key"), settings.api_key, "API_KEY")
+    name = _environment_model_name(document.value, settings.model_name)
+    document.override(("models", name), {"backends": [ENVIRONMENT_BACKEND]}, "MODEL_NAME")
+    document.override(("router", "default"), name, "MODEL_NAME")
+    return name
+
+
+def _environment_model_name(value: dict[str, Any], wanted: str) -> str:
+    """The model's own name where that is a name and free, so that clients may ask for it too."""
+    router = value.get("router")
+    taken = {"auto", *_keys(value.get("models")), *_keys(value.get("aliases"))}
+    if isinstance(router, dict):
+        taken.add(str(router.get("model")))
+    return wanted if re.match(NAME_PATTERN, wanted) and wanted not in taken else ENVIRONMENT_BACKEND
+
+
+def _keys(section: Any) -> Iterable[str]:
+    return section if isinstance(section, dict) else ()
+
+
+def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    problems = []
+    for name, model in config.models.items():
+        for index, member in enumerate(model.backends):
+            if member.name not in config.backends:
+                message = f"there is no backend `{member.name}`{_near(member.name, config.backends)}"
+                problems.append(document.problem(("models", name, "backends", index), message))
+    for alias, target in config.aliases.items():
+        if alias in config.models:
+            problems.append(document.problem(("aliases", alias), f"the alias `{alias}` is the name of a model too"))
+        if target not in config.models:
+            message = f"the alias `{alias}` names no model: there is no `{target}`{_near(target, config.models)}"
+            problems.append(document.problem(("aliases", alias), message))
+    router = config.router
+    if router.model in config.models or router.model in config.aliases:
+        message = f"`router.model` is `{router.model}`, which is the name of a model or an alias too"
+        problems.append(document.problem(("router", "model"), message))
+    if router.default not in config.models:
+        message = (
+            f"`router.default` names no model: there is no `{router.default}`{_near(router.default, config.models)}"
+        )
+        problems.append(document.problem(("router", "default"), message))
+    if not config.storage.database.startswith("sqlite:///"):
+        message = "`storage.database` must begin with `sqlite:///`; other databases are not supported by this version"
+        problems.append(document.problem(("storage", "database"), message))
+    return problems + _key_problems(config, document)
+
+
+def _key_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    problems = []
+    seen: dict[str, str] = {} if config.keys.admin_key is None else {config.keys.admin_key: "admin"}
+    for name, key in config.keys.static.items():
+        place = ("keys", "static", name)
+        # Every stored row bears its owner: the key's name, then `/` and the end user where there is one.
+        if name in RESERVED_KEY_NAMES or "/" in name:
+            message = f"a key must not be named `{name}`: `admin` and `local` are taken, and `/` parts key and user"
+            problems.append(document.problem(place, message))
+        if key.key in seen:
+            message = f"the keys `{seen[key.key]}` and `{name}` have the same value; nobody could tell them apart"
+            problems.append(document.problem(place, message))
+        seen.setdefault(key.key, name)
+    return problems
+
+
+def _routes(
+    files: Files, variables: Variables, problems: list[Problem]
+) -> tuple[tuple[RouteConfig, ...], dict[str, Document]]:
+    routes: dict[str, RouteConfig] = {}
+    places: dict[str, Document] = {}
+    for file, content in files.routes.items():
+        document = read_document(file, content, variables, problems)
+        if document is None:
+            continue
+        route = validate(RouteConfig, document, problems, ROUTE_UNSERVED)
+        if route is None:
+            continue
+        if (first := places.get(route.route)) is not None:
+            message = f"the route `{route.route}` stands in two files; first at {first.file}:{first.line(('route',))}"
+            problems.append(document.problem(("route",), message))
+            continue
+        routes[route.route] = route
+        places[route.route] = document
+    return tuple(routes[name] for name in sorted(routes)), places
+
+
+def _with_environment_model(
+    config: GatewayConfig, routes: tuple[RouteConfig, ...], model: str | None
+) -> tuple[RouteConfig, ...]:
+    """Routes that lead to the demo alone lead to the environment's model, where there is one."""
+    if model is None:
+        return routes
+    demos = {
+        name
+        for name, found in config.models.items()
+        if all(
+            member.name in config.backends and config.backends[member.name].provider == "demo"
+            for member in found.backends
+        )
+    }
+    return tuple(
+        route.model_copy(update={"model": model}) if config.aliases.get(route.model, route.model) in demos else route
+        for route in routes
+    )
+
+
+def _route_problems(
+    config: GatewayConfig, routes: tuple[RouteConfig, ...], places: dict[str, Document]
+) -> list[Problem]:
+    names = [*config.models, *config.aliases]
+    problems = []
+    for route in routes:
+        if route.model not in config.models and route.model not in config.aliases:
+            message = (
+                f"the route `{route.route}` names no model: there is no `{route.model}`{_near(route.model, names)}"
+            )
+            problems.append(places[route.route].problem(("model",), message))
+    return problems
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def _digest(files: Files, settings: Settings) -> str:
+    """Over what decides. Secrets stay out: only that they are set is part of it."""
+    parts = [("file:gateway", files.gateway or b"")]
+    parts += [(f"file:route:{name}", content) for name, content in files.routes.items()]
+    if files.calibration is not None:
+        parts.append(("file:calibration", files.calibration))
+    secret = {"DATABASE_URL", "GATEWAY_ADMIN_KEY"}
+    for name, value in overrides(settings).values():
+        parts.append((f"env:{name}", b"set" if name in secret else str(value).encode()))
+    parts += [
+        (f"env:{name}", value.encode())
+        for name, value in (("BASE_URL", settings.base_url), ("MODEL_NAME", settings.model_name))
+        if value is not None
+    ]
+    if settings.api_key is not None:
+        parts.append(("env:API_KEY", b"set"))
+    return digest_of(parts)
+
+
+__all__ = ["display", "load"]

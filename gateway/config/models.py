@@ -1,0 +1,277 @@
+"""The models of the YAML files: what may stand in `config/gateway.yaml` and in a route file.
+
+Knows shapes, defaults and units. Does not know files, lines or the environment: that is `loader.py`.
+Keys that this version does not serve are absent here, so that they are refused instead of being ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,63}$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+
+# Words that start or end a wildcard model name are matched, not looked up.
+WILDCARD_PATTERN = r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,63}$"
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+
+class ServerConfig(Section):
+    """Where the gateway listens and what it accepts."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    body_limit_mb: float = Field(default=20, gt=0, description="Largest request body, in MiB.")
+    turn_timeout_s: float = Field(default=300, gt=0)
+    drain_s: float = Field(default=30, ge=0)
+
+
+class StorageConfig(Section):
+    """Where records live."""
+
+    database: NonEmpty = "sqlite:///data/hermes.db"
+
+
+class ConfigSection(Section):
+    """How configuration itself behaves."""
+
+    watch: bool = False
+
+
+class Capabilities(Section):
+    """What a backend can do. None means unknown: the gateway tries and believes the answer."""
+
+    tools: bool | None = None
+    parallel_tools: bool | None = None
+    vision: bool | None = None
+    json_schema: bool | None = None
+    streaming: bool | None = None
+    developer_role: bool | None = None
+
+
+class Price(Section):
+    """Prices per million tokens, in `budgets.currency`."""
+
+    input_per_mtok: float = Field(ge=0)
+    output_per_mtok: float = Field(ge=0)
+    cached_input_per_mtok: float | None = Field(default=None, ge=0)
+
+
+class BackendConfig(Section):
+    """One upstream that serves one model."""
+
+    provider: Name
+    model: NonEmpty | None = None
+    base_url: NonEmpty | None = None
+    api_key: NonEmpty | None = Field(default=None, repr=False)
+    module: NonEmpty | None = Field(default=None, description="Python file or module of a `plugin` backend.")
+    dialect: Literal["openai", "compatible"] | None = Field(
+        default=None,
+        description="`openai`: streams are relayed byte for byte. Default: `openai` for OpenAI itself, else `compatible`.",
+    )
+    params: dict[str, Any] = Field(default_factory=dict)
+    drop_params: tuple[str, ...] = ()
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    timeout_s: float = Field(default=120, gt=0)
+    first_token_timeout_s: float = Field(default=60, gt=0)
+    idle_timeout_s: float = Field(default=60, gt=0)
+    context_tokens: int | None = Field(default=None, gt=0)
+    capabilities: Capabilities = Capabilities()
+    price: Price | Literal["free"] | None = None
+
+    @model_validator(mode="after")
+    def _needs(self) -> BackendConfig:
+        if self.provider == "plugin":
+            if self.module is None:
+                raise ValueError("a backend with `provider: plugin` needs `module`")
+        elif self.provider != "demo" and self.model is None:
+            raise ValueError("`model` is missing: the name of the model at this backend")
+        if self.base_url is not None and not re.match(r"^https?://[^/\s]+", self.base_url):
+            raise ValueError("`base_url` must start with http:// or https://")
+        return self
+
+
+class PoolMember(Section):
+    """A backend inside a model."""
+
+    name: Name
+
+
+class ModelConfig(Section):
+    """A name clients may ask for: a pool of backends, tried in order."""
+
+    backends: Annotated[tuple[PoolMember, ...], Field(min_length=1)]
+    retries: int = Field(default=1, ge=0, le=10)
+    tools: tuple[NonEmpty, ...] | None = None
+
+    @field_validator("backends", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [{"name": item} if isinstance(item, str) else item for item in value]
+        return value
+
+
+class SemanticConfig(Section):
+    """How example utterances decide."""
+
+    enabled: bool = True
+    encoder: NonEmpty = "auto"
+    threshold: float | Literal["auto"] = "auto"
+    margin: float | Literal["auto"] = "auto"
+    timeout_ms: float = Field(default=200, gt=0)
+    cache_ttl_s: float = Field(default=300, gt=0)
+    cache_size: int = Field(default=10_000, gt=0)
+
+
+class RouterConfig(Section):
+    """Which name asks the router, and what happens when no route matches."""
+
+    model: Name = "auto"
+    default: Name
+    semantic: SemanticConfig = SemanticConfig()
+
+
+class OutboundConfig(Section):
+    """Which addresses tools may reach."""
+
+    allow_private: tuple[NonEmpty, ...] = ()
+    allow_domains: tuple[NonEmpty, ...] = ("*",)
+
+
+class ToolsConfig(Section):
+    """Which tools exist and how they are offered and run."""
+
+    plugins: tuple[NonEmpty, ...] = ("plugins",)
+    offer: Literal["routed", "always"] = "routed"
+    default: tuple[NonEmpty, ...] = ()
+    max_offered: int = Field(default=32, ge=1)
+    max_rounds: int = Field(default=5, ge=0, le=100)
+    timeout_s: float = Field(default=10, gt=0)
+    max_result_bytes: int = Field(default=8192, ge=256)
+    outbound: OutboundConfig = OutboundConfig()
+
+
+class StaticKey(Section):
+    """A key that stands in the configuration itself."""
+
+    key: NonEmpty = Field(repr=False)
+    roles: tuple[Literal["admin", "approver", "set_user", "set_tags", "metrics"], ...] = ()
+    tags: tuple[NonEmpty, ...] = ()
+    models: tuple[NonEmpty, ...] | None = None
+    routes: tuple[NonEmpty, ...] | None = None
+    tools: tuple[NonEmpty, ...] | None = None
+
+
+class KeysConfig(Section):
+    """Who may call."""
+
+    auth: Literal["auto", "required"] = "auto"
+    admin_key: NonEmpty | None = Field(default=None, repr=False)
+    static: dict[Name, StaticKey] = Field(default_factory=dict)
+
+
+class LogConfig(Section):
+    """How the gateway logs. `auto`: lines for people on a terminal, JSON elsewhere."""
+
+    format: Literal["auto", "json", "text"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    requests: bool = False
+
+
+class TracesConfig(Section):
+    """What is kept of each turn, and for how long."""
+
+    content: Literal["masked", "none"] = "masked"
+    keep_days: float = Field(default=14, gt=0)
+    max_mb: float = Field(default=2048, gt=0)
+    sample: float = Field(default=1.0, ge=0, le=1)
+
+
+class ObserveConfig(Section):
+    """Logs and traces."""
+
+    log: LogConfig = LogConfig()
+    traces: TracesConfig = TracesConfig()
+
+
+class GatewayConfig(Section):
+    """The whole of `config/gateway.yaml`."""
+
+    server: ServerConfig = ServerConfig()
+    storage: StorageConfig = StorageConfig()
+    config: ConfigSection = ConfigSection()
+    backends: Annotated[dict[Name, BackendConfig], Field(min_length=1)]
+    models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
+    aliases: dict[Name, Name] = Field(default_factory=dict)
+    router: RouterConfig
+    tools: ToolsConfig = ToolsConfig()
+    keys: KeysConfig = KeysConfig()
+    observe: ObserveConfig = ObserveConfig()
+
+
+class When(Section):
+    """Facts a route asks for: every key has to hold, one of its values suffices."""
+
+    tags: tuple[NonEmpty, ...] = ()
+    has_tools: bool | None = None
+    has_image: bool | None = None
+    min_tokens: int | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=0)
+    language: tuple[NonEmpty, ...] = ()
+    models: tuple[NonEmpty, ...] = ()
+
+    @field_validator("tags", "language", "models", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class FixedThreshold(Section):
+    """A threshold someone chose, and the encoder it was chosen for."""
+
+    value: float
+    encoder: NonEmpty
+
+
+class RouteConfig(Section):
+    """One file under `routes/`."""
+
+    route: Name
+    title: str | None = None
+    owner: str | None = None
+    model: Name
+    priority: int = 0
+    keywords: tuple[NonEmpty, ...] = ()
+    patterns: tuple[NonEmpty, ...] = ()
+    all_of: tuple[NonEmpty, ...] = ()
+    none_of: tuple[NonEmpty, ...] = ()
+    when: When | None = None
+    match: Literal["when"] | None = None
+    utterances: tuple[NonEmpty, ...] = ()
+    threshold: FixedThreshold | None = None
+    tools: tuple[NonEmpty, ...] | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
+    system: str | None = None
+    max_rounds: int | None = Field(default=None, ge=0, le=100)
+    tool_choice: Literal["auto", "required", "none"] | None = None
+
+    @model_validator(mode="after")
+    def _can_match(self) -> RouteConfig:
+        has_rule = bool(self.keywords or self.patterns)
+        if self.match == "when" and self.when is None:
+            raise ValueError("`match: when` needs `when`")
+        if not has_rule and self.match is None and not self.utterances:
+            raise ValueError("a route needs `keywords` or `patterns`, or `utterances`, or `when` with `match: when`")
+        if self.all_of and not has_rule:
+            raise ValueError("`all_of` needs `keywords` or `patterns` beside it")
+        return self

@@ -1,0 +1,66 @@
+"""Keys of the public contract that this version does not serve.
+
+They are refused with words of their own, so that nobody looks for a typing mistake. `*` stands for any one part.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_GATEWAY: Final = (
+    "server.public_url",
+    "server.trusted_proxies",
+    "server.cors_origins",
+    "storage.redis",
+    "storage.redis_prefix",
+    "config.revision",
+    "config.lease_s",
+    "config.on_lease_loss",
+    "backends.*.api_keys",
+    "backends.*.max_concurrency",
+    "backends.*.path",
+    "backends.*.capabilities.system_anywhere",
+    "backends.*.capabilities.alternation",
+    "backends.*.capabilities.text_tool_calls",
+    "models.*.backends.*.weight",
+    "models.*.balance",
+    "models.*.fallbacks",
+    "models.*.tool_model",
+    "models.*.answer_model",
+    "models.*.escalate",
+    "models.*.limits",
+    "models.*.cache",
+    "router.sticky",
+    "tools.mcp",
+    "tools.http",
+    "tools.retries",
+    "tools.backoff_s",
+    "tools.breaker_failures",
+    "tools.outbound.per_domain",
+    "tools.outbound.total",
+    "keys.user_headers",
+    "keys.session_headers",
+    "teams",
+    "limits",
+    "budgets",
+    "idempotency",
+    "approvals",
+    "on_failure",
+    "context",
+    "privacy",
+    "runs",
+    "observe.otlp",
+    "webhooks",
+)
+_ROUTE: Final = ("context", "privacy", "on_failure", "limits", "cache")
+
+GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
+ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)
+
+
+def is_unserved(path: tuple[str | int, ...], unserved: frozenset[tuple[str, ...]]) -> bool:
+    """Whether the contract knows this key and this version does not."""
+    return any(
+        len(known) == len(path) and all(part in {"*", str(here)} for part, here in zip(known, path, strict=True))
+        for known in unserved
+    )

@@ -1,0 +1,153 @@
+"""Versions: which generation decides, and how the next one takes over.
+
+Knows swapping, leases and the last refused attempt. Does not know what a generation is made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from gateway.clock import Clock
+from gateway.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A generation, counted from 1 by this process, and the hash of everything that decides in it."""
+
+    generation: int
+    digest: str
+
+    def __str__(self) -> str:
+        """The form of the `x-gateway-version` header."""
+        return f"{self.generation}-{self.digest[:12]}"
+
+
+class HasVersion(Protocol):
+    """Anything that carries the version it was built as."""
+
+    @property
+    def version(self) -> Version:
+        """The version; never changes."""
+        ...
+
+
+T = TypeVar("T", bound=HasVersion)
+
+# Builds the next generation under the given number; answering the current value says that nothing has changed.
+Build = Callable[[int, T], Awaitable[T]]
+Close = Callable[[T], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A reload that was refused: when (seconds since the epoch) and every reason."""
+
+    at: float
+    problems: tuple[Problem, ...]
+
+
+class Lease(Generic[T]):
+    """One generation in use. `users` counts those who still hold it."""
+
+    __slots__ = ("retired", "users", "value")
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self.users = 0
+        self.retired = False
+
+
+class Versioned(Generic[T]):
+    """The active generation and those before it that are still in use.
+
+    `acquire` and `release` cost an addition each and never wait. A turn acquires once and ends with what it began with.
+
+    Attributes:
+        changed_at: when the active generation took over, seconds since the epoch.
+        last_error: the last reload's refusal; None once a reload succeeds.
+        failures: reloads refused so far.
+    """
+
+    def __init__(self, first: T, build: Build[T], close: Close[T], clock: Clock) -> None:
+        self._lease: Lease[T] = Lease(first)
+        self._build = build
+        self._close = close
+        self._clock = clock
+        self._reloading = asyncio.Lock()
+        self._generation = first.version.generation
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.changed_at = clock.now()
+        self.last_error: Refusal | None = None
+        self.failures = 0
+
+    @property
+    def current(self) -> T:
+        """The active generation, for a look that does not outlive an await; else `acquire` it."""
+        return self._lease.value
+
+    def acquire(self) -> Lease[T]:
+        """Hold the active generation; give it back with `release`."""
+        lease = self._lease
+        lease.users += 1
+        return lease
+
+    def release(self, lease: Lease[T]) -> None:
+        """Give a lease back, once. The last one of an older generation closes it, in a task of its own."""
+        lease.users -= 1
+        if lease.retired and lease.users == 0:
+            self._start_closing(lease)
+
+    async def reload(self) -> T:
+        """Build the next generation and make it the active one; what is active after it.
+
+        One reload runs at a time; one that waited still reads the files after it was called. The generation before
+        stays active until the new one is complete, and for good if it cannot be built.
+
+        Raises:
+            ConfigError: the new generation is refused, with every problem.
+        """
+        async with self._reloading:
+            current = self._lease.value
+            try:
+                found = await self._build(self._generation + 1, current)
+            except ConfigError as error:
+                self.last_error = Refusal(self._clock.now(), error.problems)
+                self.failures += 1
+                raise
+            self.last_error = None
+            if found is not current:
+                self._swap(found)
+            return found
+
+    def _swap(self, value: T) -> None:
+        old, self._lease = self._lease, Lease(value)
+        self._generation = value.version.generation
+        self.changed_at = self._clock.now()
+        old.retired = True
+        if old.users == 0:
+            self._start_closing(old)
+
+    def _start_closing(self, lease: Lease[T]) -> None:
+        task = asyncio.get_running_loop().create_task(self._run_close(lease.value))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _run_close(self, value: T) -> None:
+        await self._close(value)
+
+    async def close(self, timeout_s: float = 10) -> None:
+        """Close the active generation, in use or not, and wait up to `timeout_s` for older ones."""
+        if self._closed:
+            return
+        self._closed = True
+        async with self._reloading:
+            self._lease.retired = True
+            self._lease.users += 1
+            await asyncio.wait_for(self._close(self._lease.value), timeout_s)
+            if self._closing:
+                await asyncio.wait(self._closing, timeout=timeout_s)

@@ -1,0 +1,182 @@
+"""What can go wrong, as meanings.
+
+Knows nothing of HTTP: status, `type` and `code` of each error stand in one table in `gateway/api/errors.py`.
+
+    GatewayError
+    ├── InvalidRequest              the request itself is wrong; `param` names the field
+    │   ├── ContextTooLong          the backend says the prompt does not fit
+    │   ├── BodyTooLarge            larger than `server.body_limit_mb`
+    │   └── UnreadableBody          compressed in a way this server does not read
+    ├── Unauthenticated             no key, or one nobody knows
+    ├── NotAllowed                  a known key that may not do this
+    ├── NoSuchModel                 unknown to this caller (a forbidden model too)
+    ├── NotFound                    a stored thing that is not there, or not this owner's
+    ├── RateLimited                 try again after `retry_after_s`
+    ├── UpstreamError               the far side of a backend failed
+    │   ├── UpstreamRefused         it answered 4xx: the request will not get better by itself
+    │   ├── UpstreamUnavailable     refused connection, 503, overloaded
+    │   ├── UpstreamTimeout         a wait ran into its bound
+    │   └── UpstreamBroken          the answer is cut or not what the protocol allows
+    ├── ToolFailed                  ends the turn; failures the model may mend are results, not errors
+    ├── Draining                    this process is about to stop
+    ├── StoreUnavailable            what must be durable cannot be written
+    └── ConfigError                 files or settings are wrong; carries every problem
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class GatewayError(Exception):
+    """An error whose `message` is safe to show to a client.
+
+    Attributes:
+        message: one sentence or two, without secrets, URLs or stack traces.
+        retryable: whether the same request could succeed if it were sent again.
+        retry_after_s: seconds the far side or a limit asked to wait, or None.
+    """
+
+    retryable: bool = False
+
+    def __init__(self, message: str, *, retryable: bool | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+        if retryable is not None:
+            self.retryable = retryable
+
+
+class InvalidRequest(GatewayError):
+    """The request is wrong. `param` names the field in OpenAI's notation, for example `messages[1].role`."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class ContextTooLong(InvalidRequest):
+    """The prompt does not fit into the backend's context."""
+
+    def __init__(self, message: str, *, param: str | None = "messages") -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+
+
+class BodyTooLarge(InvalidRequest):
+    """The request body is larger than the configured limit."""
+
+
+class UnreadableBody(InvalidRequest):
+    """The request body is encoded in a way this server does not read."""
+
+
+class Unauthenticated(GatewayError):
+    """No key was sent, or one that nobody knows."""
+
+
+class NotAllowed(GatewayError):
+    """The key is known and may not do this."""
+
+
+class NoSuchModel(GatewayError):
+    """No model of this name exists for this caller."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The model `{name}` does not exist or you do not have access to it.")
+        self.name = name
+
+
+class NotFound(GatewayError):
+    """A stored thing that does not exist, or belongs to somebody else."""
+
+
+class RateLimited(GatewayError):
+    """Too much at once; `retry_after_s` says how long to wait, where that is known."""
+
+    retryable = True
+
+
+class UpstreamError(GatewayError):
+    """The far side of a backend failed.
+
+    Attributes:
+        status: the HTTP status the upstream answered, or None where there was no answer.
+        code: the upstream's own error code, if it sent one.
+        param: the field the upstream complained about, if it named one.
+        kind: the upstream's own error type, if it sent one.
+    """
+
+    retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        param: str | None = None,
+        kind: str | None = None,
+        retry_after_s: float | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, retryable=retryable, retry_after_s=retry_after_s)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.kind = kind
+
+
+class UpstreamRefused(UpstreamError):
+    """The upstream answered 4xx: its own words reach the client, the request will not get better by itself."""
+
+    retryable = False
+
+
+class UpstreamUnavailable(UpstreamError):
+    """Connection refused, 5xx, overloaded: nothing was processed, or so the upstream says."""
+
+
+class UpstreamTimeout(UpstreamError):
+    """A wait on the upstream ran into its bound."""
+
+
+class UpstreamBroken(UpstreamError):
+    """The upstream's answer is cut, or not what its protocol allows."""
+
+
+class ToolFailed(GatewayError):
+    """A tool failed in a way that ends the turn."""
+
+
+class Draining(GatewayError):
+    """This process stops soon and takes no new work."""
+
+    retryable = True
+
+
+class StoreUnavailable(GatewayError):
+    """Something that has to be durable could not be written or read."""
+
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a file: where (`line` counts from 1; 0 when the whole file is meant) and what."""
+
+    file: str
+    line: int
+    message: str
+    severity: str = "error"
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+class ConfigError(GatewayError):
+    """Files or settings are wrong. `problems` holds every one of them, not only the first."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(str(p) for p in problems) or "The configuration is invalid.")
+        self.problems = problems

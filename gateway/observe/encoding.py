@@ -1,0 +1,126 @@
+"""Events as JSON, and a trace's summary as a row.
+
+Knows what may be captured. Does not know where it is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gateway.observe.events import Event, Recorder
+from gateway.observe.redaction import Redactor
+from gateway.store.store import TraceRow
+
+Content = Literal["masked", "none"]
+
+# What people and models said. Everything else in an event is names, numbers and states.
+_SAID: Final = frozenset(
+    {"messages", "content", "arguments", "raw", "whole", "error", "message", "text", "candidates", "matched"}
+)
+# Where foreign words stand that may quote a credential.
+_FOREIGN: Final = ("error", "message")
+# The last event of a trace: its `data` sums the turn up.
+_LAST: Final = frozenset({"turn.finished", "turn.failed", "turn.cancelled", "request.refused"})
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=repr)
+_decoder: Final = msgspec.json.Decoder(list[Event])
+
+
+def summary(trace: Recorder) -> Mapping[str, Any]:
+    """What the trace's last event says of the whole turn; empty where the turn has no such event."""
+    if trace.events and trace.events[-1].type in _LAST:
+        return trace.events[-1].data
+    return {}
+
+
+def encode_events(events: Sequence[Event], content: Content = "masked", redactor: Redactor | None = None) -> bytes:
+    """The events as a JSON list, without secrets; with `content="none"` without anything anybody said."""
+    kept = [_plain(event, redactor) if content == "masked" else _without_content(event) for event in events]
+    try:
+        return _encoder.encode(kept)
+    except (UnicodeEncodeError, RecursionError, TypeError, ValueError):
+        # Half a surrogate pair, or a value that is no JSON: slower, and never at a loss.
+        plain = [{"seq": item.seq, "type": item.type, "at": item.at, "data": item.data} for item in kept]
+        return json.dumps(plain, default=repr, skipkeys=True).encode()
+
+
+def decode_events(events: bytes) -> list[Event]:
+    """The events of a stored trace."""
+    return _decoder.decode(events) if events else []
+
+
+def trace_row(trace: Recorder, content: Content = "masked", redactor: Redactor | None = None) -> TraceRow:
+    """The row that is kept of a finished turn."""
+    last = summary(trace)
+    started = trace.events[0].at if trace.events else 0.0
+    finished = trace.events[-1].at if trace.events else 0.0
+    key, _, user = trace.owner.partition("/")
+    return TraceRow(
+        trace_id=trace.trace_id,
+        owner=trace.owner,
+        key=last.get("key") or key,
+        user=last.get("user") or user or None,
+        response_id=last.get("response_id"),
+        route=last.get("route"),
+        model=last.get("model"),
+        backend=last.get("backend"),
+        strategy=last.get("strategy"),
+        status=int(last.get("status") or 500),
+        started_at=started,
+        finished_at=finished,
+        seconds=float(last.get("seconds") or finished - started),
+        prompt_tokens=int(last.get("prompt_tokens") or 0),
+        completion_tokens=int(last.get("completion_tokens") or 0),
+        version=last.get("version"),
+        events=encode_events(trace.events, content, redactor),
+    )
+
+
+def _without_content(event: Event) -> Event:
+    kept: dict[str, Any] = {}
+    for name, value in event.data.items():
+        if name in _SAID:
+            continue
+        if name == "fields":
+            # A request's other fields: their names say enough.
+            kept[name] = sorted(value) if isinstance(value, Mapping) else value
+        elif name == "tool_calls" and isinstance(value, (list, tuple)):
+            kept[name] = [_call_without_arguments(call) for call in value]
+        else:
+            kept[name] = value
+    return Event(event.seq, event.type, event.at, kept)
+
+
+def _call_without_arguments(call: Any) -> Any:
+    if not isinstance(call, Mapping):
+        return getattr(call, "name", None)
+    function = call.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else call.get("name")
+    return {"id": call.get("id"), "name": name}
+
+
+def _plain(event: Event, redactor: Redactor | None) -> Event:
+    """The event with raw JSON read, so that whatever bytes a client sent, the trace is valid JSON."""
+    data = event.data
+    if event.type == "request.received":
+        data = {name: _read(value) if name in {"messages", "fields"} else value for name, value in data.items()}
+    elif redactor is not None and any(name in data for name in _FOREIGN):
+        data = {name: redactor.clean_value(value) if name in _FOREIGN else value for name, value in data.items()}
+    return event if data is event.data else Event(event.seq, event.type, event.at, data)
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _read(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_read(item) for item in value]
+    if isinstance(value, (bytes, msgspec.Raw)):
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return bytes(value).decode(errors="replace")
+    return value

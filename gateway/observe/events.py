@@ -1,0 +1,86 @@
+"""Events: what happened in a turn, in order.
+
+Pure values, and the recorder that collects those of one turn. Does not know who reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from gateway.clock import Clock
+
+EventType = Literal[
+    "request.received",
+    "request.refused",
+    "decision.made",
+    "tools.offered",
+    "round.started",
+    "attempt.failed",
+    "round.answered",
+    "tool.started",
+    "tool.finished",
+    "state.changed",
+    "journal.written",
+    "hook.changed",
+    "hook.refused",
+    "turn.finished",
+    "turn.failed",
+    "turn.cancelled",
+]
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One thing that happened. `seq` counts from 0 within its trace, `at` is seconds since the epoch."""
+
+    seq: int
+    type: EventType
+    at: float
+    data: dict[str, Any]
+
+    def id_in(self, trace_id: str) -> str:
+        """The event's id, unique over all traces."""
+        return f"evt_{trace_id}_{self.seq}"
+
+
+class Subscriber(Protocol):
+    """Somebody who reads finished traces. Must return fast and never raise."""
+
+    def finished(self, trace: Recorder) -> None:
+        """Called once per turn, on the event loop, after its last event."""
+        ...
+
+
+class Recorder:
+    """Collects the events of one turn; handing them on happens once, when the turn is over.
+
+    Attributes:
+        trace_id: 32 hex digits.
+        owner: who the turn belongs to.
+        events: in the order they happened.
+    """
+
+    __slots__ = ("_clock", "_live", "events", "owner", "trace_id")
+
+    def __init__(self, trace_id: str, owner: str, clock: Clock, live: tuple[LiveSubscriber, ...] = ()) -> None:
+        self.trace_id = trace_id
+        self.owner = owner
+        self.events: list[Event] = []
+        self._clock = clock
+        self._live = live
+
+    def emit(self, kind: EventType, **data: Any) -> None:
+        """Record one event. `data` must be encodable as JSON."""
+        event = Event(len(self.events), kind, self._clock.now(), data)
+        self.events.append(event)
+        for listener in self._live:
+            listener.happened(self, event)
+
+
+class LiveSubscriber(Protocol):
+    """Somebody who wants each event while the turn runs. Must return fast and never raise."""
+
+    def happened(self, trace: Recorder, event: Event) -> None:
+        """Called on the event loop right after the event was recorded."""
+        ...

@@ -1,0 +1,246 @@
+"""Metrics, as a subscriber of finished traces.
+
+Knows the metrics' names, and that every label value comes from the configuration or a fixed list: whatever clients or
+models invent is `other`. Does not know HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.config.versions import Version
+from gateway.observe.encoding import summary
+from gateway.observe.events import Event, Recorder
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OTHER: Final = "other"
+NONE: Final = "-"
+
+_STRATEGIES: Final = frozenset({"rule", "semantic", "default", "explicit", "sticky"})
+_ENDPOINTS: Final = frozenset(
+    {"/v1/chat/completions", "/v1/route", "/v1/models", "/v1/traces", "/v1/reload", "/v1/tools"}
+)
+_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
+_ROUNDS: Final = (1, 2, 3, 4, 5, 8, 12, 20, 50, 100)
+
+
+class Metrics:
+    """Everything `/metrics` shows. Each gateway has its own registry, so two can live in one process.
+
+    A finished trace costs some ten microseconds: label values are looked up once and then kept.
+    """
+
+    def __init__(self, turns: Callable[[], Mapping[str, int]] = dict) -> None:
+        """Make the metrics; `turns` answers how many turns are in which state, and is asked at each scrape."""
+        # Half of all series would say when each was first counted, and nobody draws that.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._requests = Counter(
+            "hermes_requests_total",
+            "Requests that were answered, refused or cancelled.",
+            ("endpoint", "model", "route", "status"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "hermes_request_seconds",
+            "Seconds from the request to the end of its answer.",
+            ("model",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._first_token = Histogram(
+            "hermes_first_token_seconds",
+            "Seconds from the request to the first piece of a streamed answer.",
+            ("model",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._overhead = Histogram(
+            "hermes_overhead_seconds",
+            "Seconds of a request that neither an upstream nor a tool took.",
+            buckets=_OVERHEAD_SECONDS,
+            registry=registry,
+        )
+        self._tokens = Counter("hermes_tokens_total", "Tokens.", ("direction", "model"), registry=registry)
+        self._decisions = Counter(
+            "hermes_decisions_total", "Decisions of the router.", ("route", "strategy"), registry=registry
+        )
+        self._cache = Counter(
+            "hermes_route_cache_total", "Decisions by whether a cache answered.", ("result",), registry=registry
+        )
+        self._attempts_failed = Counter(
+            "hermes_attempts_failed_total", "Calls to a backend that failed.", ("backend",), registry=registry
+        )
+        self._tool_calls = Counter("hermes_tool_calls_total", "Calls of tools.", ("tool", "outcome"), registry=registry)
+        self._tool_seconds = Histogram(
+            "hermes_tool_seconds", "Seconds that a tool call took.", ("tool",), buckets=_SECONDS, registry=registry
+        )
+        self._rounds = Histogram("hermes_turn_rounds", "Model calls per turn.", buckets=_ROUNDS, registry=registry)
+        self._info = Gauge(
+            "hermes_config_info", "The active version; always 1.", ("version", "generation"), registry=registry
+        )
+        self._scraped = _Scraped(turns)
+        registry.register(self._scraped)
+        self._known_models: frozenset[str] = frozenset()
+        self._known_routes: frozenset[str] = frozenset()
+        self._known_tools: frozenset[str] = frozenset()
+        self._known_backends: frozenset[str] = frozenset()
+        self._children: dict[tuple[Any, ...], Any] = {}
+
+    def configure(
+        self,
+        version: Version,
+        *,
+        models: Collection[str],
+        routes: Collection[str],
+        tools: Collection[str],
+        backends: Collection[str],
+    ) -> None:
+        """Take the names that may be label values from now on, and the active version."""
+        self._known_models = frozenset(models)
+        self._known_routes = frozenset(routes)
+        self._known_tools = frozenset(tools)
+        self._known_backends = frozenset(backends)
+        self._children = {}
+        self._info.clear()
+        self._info.labels(str(version), str(version.generation)).set(1)
+
+    def count_traces_dropped(self, read: Callable[[], int]) -> None:
+        """Where the count of lost traces is read at each scrape."""
+        self._scraped.counters["hermes_traces_dropped_total"] = ("Traces that could not be kept.", read)
+
+    def count_reload_failures(self, read: Callable[[], int]) -> None:
+        """Where the count of refused reloads is read at each scrape."""
+        self._scraped.counters["hermes_reload_failures_total"] = ("Reloads that were refused.", read)
+
+    def render(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def finished(self, trace: Recorder) -> None:
+        """Count one finished trace."""
+        endpoint = NONE
+        for event in trace.events:
+            kind = event.type
+            if kind == "request.received":
+                endpoint = event.data.get("endpoint", NONE)
+            elif kind == "tool.finished":
+                self._tool(event)
+            elif kind == "decision.made":
+                self._decision(event)
+            elif kind == "attempt.failed":
+                self._attempt(event)
+        last = summary(trace)
+        if last:
+            self._turn(last, last.get("endpoint", endpoint))
+
+    def _turn(self, last: Mapping[str, Any], endpoint: str) -> None:
+        model, route, status = last.get("model"), last.get("route"), last.get("status", 500)
+        key = ("turn", endpoint, model, route, status)
+        found = self._children.get(key)
+        if found is None:
+            known = _one_of(model, self._known_models)
+            found = (
+                self._requests.labels(
+                    _one_of(endpoint, _ENDPOINTS), known, _one_of(route, self._known_routes), _status(status)
+                ),
+                self._seconds.labels(known),
+                self._first_token.labels(known),
+                self._tokens.labels("prompt", known),
+                self._tokens.labels("completion", known),
+            )
+            self._keep(key, found)
+        requests, seconds_of, first_token_of, prompt_of, completion_of = found
+        requests.inc()
+        if (seconds := last.get("seconds")) is not None:
+            seconds_of.observe(seconds)
+            if status == 200:
+                own = seconds - (last.get("upstream_s") or 0.0) - (last.get("tool_s") or 0.0)
+                self._overhead.observe(max(own, 0.0))
+        if last.get("stream") and (first := last.get("first_token_s")) is not None:
+            first_token_of.observe(first)
+        if tokens := last.get("prompt_tokens"):
+            prompt_of.inc(tokens)
+        if tokens := last.get("completion_tokens"):
+            completion_of.inc(tokens)
+        if rounds := last.get("rounds"):
+            self._rounds.observe(rounds)
+
+    def _decision(self, event: Event) -> None:
+        data = event.data
+        route, strategy, cached = data.get("route"), data.get("strategy"), bool(data.get("cached"))
+        key = ("decision", route, strategy, cached)
+        found = self._children.get(key)
+        if found is None:
+            asked = strategy in {"semantic", "default"}
+            found = (
+                self._decisions.labels(_one_of(route, self._known_routes), _one_of(strategy, _STRATEGIES)),
+                self._cache.labels("hit" if cached else "miss") if asked else None,
+            )
+            self._keep(key, found)
+        found[0].inc()
+        if found[1] is not None:
+            found[1].inc()
+
+    def _tool(self, event: Event) -> None:
+        data = event.data
+        name, ok = data.get("name"), bool(data.get("ok"))
+        key = ("tool", name, ok)
+        found = self._children.get(key)
+        if found is None:
+            known = _one_of(name, self._known_tools)
+            found = (self._tool_calls.labels(known, "ok" if ok else "error"), self._tool_seconds.labels(known))
+            self._keep(key, found)
+        found[0].inc()
+        if (seconds := data.get("seconds")) is not None:
+            found[1].observe(seconds)
+
+    def _attempt(self, event: Event) -> None:
+        self._attempts_failed.labels(_one_of(event.data.get("backend"), self._known_backends)).inc()
+
+    def _keep(self, key: tuple[Any, ...], found: Any) -> None:
+        # Names that clients invent would fill it; the series themselves are bounded by `_one_of`.
+        if len(self._children) >= 4096:
+            self._children = {}
+        self._children[key] = found
+
+
+class _Scraped(Collector):
+    """What is read when somebody looks, and costs nothing otherwise."""
+
+    def __init__(self, turns: Callable[[], Mapping[str, int]]) -> None:
+        self.counters: dict[str, tuple[str, Callable[[], int]]] = {}
+        self._turns = turns
+
+    def collect(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily("hermes_turns", "Turns under way, by state.", labels=("state",))
+        for state, count in self._turns().items():
+            states.add_metric((state,), count)
+        yield states
+        for name, (text, read) in self.counters.items():
+            yield CounterMetricFamily(name, text, value=read())
+
+
+def _one_of(value: Any, known: frozenset[str]) -> str:
+    if value is None or value == NONE:
+        return NONE
+    return value if isinstance(value, str) and value in known else OTHER
+
+
+def _status(status: Any) -> str:
+    return str(status) if isinstance(status, int) and 100 <= status < 600 else OTHER

@@ -1,0 +1,75 @@
+"""Secrets, and texts without them.
+
+Knows which settings are secret and how they may be written in a URL or a header. Does not know who prints.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+from urllib.parse import quote, quote_plus, urlsplit
+
+from gateway.config.models import GatewayConfig
+
+HIDDEN: Final = "[secret]"
+# Shorter ones (`none`, `test`) are ordinary words.
+_SHORTEST: Final = 6
+
+
+class Redactor:
+    """Replaces every known secret in a text, also where it is percent-encoded or base64."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._pattern: re.Pattern[str] | None = None
+        self.update(secrets)
+
+    def update(self, secrets: Iterable[str]) -> None:
+        """Take another set of secrets."""
+        forms = {form for secret in secrets if len(secret) >= _SHORTEST for form in _forms(secret)}
+        ordered = sorted(forms, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+    def clean(self, text: str) -> str:
+        """The text without secrets."""
+        return text if self._pattern is None else self._pattern.sub(HIDDEN, text)
+
+    def clean_value(self, value: Any) -> Any:
+        """The same for texts inside of lists and mappings."""
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, dict):
+            return {key: self.clean_value(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.clean_value(item) for item in value]
+        return value
+
+
+def secrets_of(config: GatewayConfig) -> Iterator[str]:
+    """Every secret of a configuration: keys, header values, and what stands in URLs before the host or as a query."""
+    if config.keys.admin_key is not None:
+        yield config.keys.admin_key
+    for key in config.keys.static.values():
+        yield key.key
+    for backend in config.backends.values():
+        if backend.api_key is not None:
+            yield backend.api_key
+        for value in backend.headers.values():
+            yield value
+            # `Bearer KEY`: the key alone is as secret.
+            yield from value.split()[1:]
+        if backend.base_url is not None:
+            parts = urlsplit(backend.base_url)
+            if parts.password:
+                yield parts.password
+            yield from (pair.partition("=")[2] for pair in parts.query.split("&") if "=" in pair)
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield secret
+    yield quote(secret, safe="")
+    yield quote_plus(secret)
+    yield base64.b64encode(secret.encode()).decode().rstrip("=")

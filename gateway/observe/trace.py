@@ -1,0 +1,183 @@
+"""Traces, written behind.
+
+Knows queues, batches and retention. Nothing here is on a turn's path but one append; encoding and writing happen in a
+task of their own, and what cannot be kept is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Final
+
+import structlog
+
+from gateway.clock import Clock
+from gateway.config.models import TracesConfig
+from gateway.errors import StoreUnavailable
+from gateway.observe.encoding import trace_row
+from gateway.observe.events import Recorder
+from gateway.observe.redaction import Redactor
+from gateway.store.store import Store, TraceRow
+
+# What may wait to be written: traces, and characters of their requests.
+MAX_WAITING: Final = 5000
+MAX_CHARACTERS: Final = 64_000_000
+# The owner of requests whose caller is unknown. They are counted and logged; kept, anybody could fill the disk.
+NOBODY: Final = "-"
+_BATCH: Final = 200
+# Seconds a batch is given to fill: one transaction, and one sync of the disk, for all turns of that time.
+_GATHER_S: Final = 0.05
+_PRUNE_EVERY_S: Final = 3600.0
+
+_log = structlog.get_logger("gateway.traces")
+
+
+class TraceWriter:
+    """A subscriber that keeps every finished trace.
+
+    Attributes:
+        dropped: traces that were lost so far: the queue was full, or the store away.
+        written: traces kept so far.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: TracesConfig,
+        clock: Clock,
+        redactor: Redactor | None = None,
+        *,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._redactor = redactor
+        self._max_waiting = max_waiting
+        self._waiting: deque[Recorder] = deque()
+        self._characters = 0
+        self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._settled = asyncio.Condition()
+        self._accepted = 0
+        self._done = 0
+        self._task: asyncio.Task[None] | None = None
+        self._pruned_at = float("-inf")
+        self._failing = False
+        self._closed = False
+        self.dropped = 0
+        self.written = 0
+
+    def configure(self, config: TracesConfig) -> None:
+        """Take another generation's settings; they hold from the next batch on."""
+        self._config = config
+
+    async def open(self) -> None:
+        """Start writing."""
+        self._task = asyncio.create_task(self._run(), name="trace-writer")
+
+    def finished(self, trace: Recorder) -> None:
+        """Queue one trace; drop it where the queue is full. Never waits, never raises."""
+        if trace.owner == NOBODY or not _sampled(trace.trace_id, self._config.sample):
+            return
+        size = _characters(trace)
+        if self._closed or len(self._waiting) >= self._max_waiting or self._characters + size > MAX_CHARACTERS:
+            self.dropped += 1
+            return
+        self._waiting.append(trace)
+        self._characters += size
+        self._accepted += 1
+        self._wake.set()
+
+    async def flush(self, timeout_s: float = 5) -> bool:
+        """Wait until everything queued by now is kept or dropped; False where that takes longer than `timeout_s`."""
+        goal = self._accepted
+        if self._done >= goal:
+            return True
+        self._hurry.set()
+        try:
+            async with asyncio.timeout(timeout_s), self._settled:
+                await self._settled.wait_for(lambda: self._done >= goal)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout_s: float = 5) -> None:
+        """Write what waits, for up to `timeout_s`, and stop. What is left then is dropped and counted."""
+        self._closed = True
+        if self._task is None:
+            return
+        await self.flush(timeout_s)
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+        self.dropped += len(self._waiting)
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            if len(self._waiting) < _BATCH:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), _GATHER_S)
+            self._hurry.clear()
+            while self._waiting:
+                await self._write_batch()
+            self._wake.clear()
+            await self._prune()
+
+    async def _write_batch(self) -> None:
+        batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        try:
+            # Off the event loop: a batch of long conversations takes milliseconds to encode.
+            rows = await asyncio.to_thread(_rows, batch, self._config, self._redactor)
+            await self._store.traces.add(rows)
+            self.written += len(batch)
+            self._failing = False
+        except StoreUnavailable as error:
+            self._lost(len(batch), error)
+        except asyncio.CancelledError:
+            self.dropped += len(batch)
+            raise
+        finally:
+            self._characters -= sum(map(_characters, batch))
+            self._done += len(batch)
+            async with self._settled:
+                self._settled.notify_all()
+
+    def _lost(self, count: int, error: StoreUnavailable) -> None:
+        self.dropped += count
+        if not self._failing:
+            # Once per outage: the counter tells the rest.
+            _log.warning("traces are being lost", reason=error.message)
+        self._failing = True
+
+    async def _prune(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._pruned_at < _PRUNE_EVERY_S:
+            return
+        self._pruned_at = now
+        before = self._clock.now() - self._config.keep_days * 86_400
+        try:
+            await self._store.traces.prune(before=before, max_bytes=int(self._config.max_mb * 1024 * 1024))
+            await self._store.journal.prune(before=before)
+        except StoreUnavailable as error:
+            _log.warning("old traces could not be removed", reason=error.message)
+
+
+def _rows(batch: list[Recorder], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
+    return [trace_row(trace, config.content, redactor) for trace in batch]
+
+
+def _sampled(trace_id: str, share: float) -> bool:
+    # By the id itself, so that every replica and every retry decides alike.
+    return share >= 1 or int(trace_id[-8:], 16) < share * 0x1_0000_0000
+
+
+def _characters(trace: Recorder) -> int:
+    """How much a waiting trace holds on to, roughly: the request is what can be large."""
+    messages = trace.events[0].data.get("messages") if trace.events else None
+    return 2000 + (sum(map(len, messages)) if isinstance(messages, (list, tuple)) else 0)

@@ -1,0 +1,1 @@
+"""Which route and which model a request goes to."""

@@ -1,0 +1,55 @@
+"""Decisions that need not be made twice.
+
+The key names the version, so a new version makes every older entry unreachable. Knows nothing of how a decision is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from cachetools import TTLCache
+
+from gateway.routing.decision import Decision
+
+# A longer text stands in the key by its digest: ten thousand long prompts would otherwise be kept in memory.
+_KEPT_CHARS = 512
+
+Key = tuple[object, ...]
+
+
+class DecisionCache:
+    """A bounded cache whose entries die after `ttl_s` seconds.
+
+    Attributes:
+        hits: lookups that found a decision.
+        misses: lookups that did not.
+    """
+
+    def __init__(self, size: int, ttl_s: float, monotonic: Callable[[], float]) -> None:
+        self.hits = 0
+        self.misses = 0
+        self._entries: TTLCache[Key, Decision] = TTLCache(size, ttl_s, timer=monotonic)
+
+    def get(self, key: Key) -> Decision | None:
+        """The decision made under this key, if it still lives."""
+        decision = self._entries.get(key)
+        if decision is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return decision
+
+    def put(self, key: Key, decision: Decision) -> None:
+        """Keep a decision; the oldest goes when the cache is full."""
+        self._entries[key] = decision
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def cache_key(version: str, text: str, facts: tuple[object, ...]) -> Key:
+    """The key of a decision about a normalised text under the facts that conditions can tell apart."""
+    if len(text) > _KEPT_CHARS:
+        return version, hashlib.blake2b(text.encode(), digest_size=16).digest(), facts
+    return version, text, facts

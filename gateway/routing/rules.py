@@ -1,0 +1,189 @@
+"""Keyword rules: which routes a text's words speak for.
+
+One Aho-Corasick automaton holds every keyword of every route, so a text is read once however many there are. Knows
+normalised text and facts; does not know similarity, and nothing of what happens when no rule matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import ahocorasick_rs
+
+from gateway.config.models import RouteConfig, When
+from gateway.errors import Problem
+from gateway.routing.conditions import allowed, holds, mistakes
+from gateway.routing.decision import Match
+from gateway.routing.facts import Facts
+from gateway.routing.normalise import Positions, normalise
+from gateway.routing.patterns import Pattern, PatternInvalid, compile_pattern
+from gateway.routing.scripts import bounds_words
+
+_ANY, _ALL, _NONE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What one route asks of a text. `rank` orders rules: the lowest that matches wins."""
+
+    rank: int
+    route: str
+    model: str
+    when: When | None
+    when_suffices: bool
+    patterns: tuple[tuple[str, Pattern], ...]
+    all_of: int
+
+
+@dataclass(slots=True)
+class _Word:
+    """One keyword in the automaton: where it needs a word boundary, and which rules use it for what."""
+
+    bound_left: bool
+    bound_right: bool
+    uses: list[tuple[int, int, int, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Scan:
+    """What one pass over a text found, by the rules' ranks."""
+
+    text: str
+    any_of: dict[int, str] = field(default_factory=dict)
+    all_of: dict[int, int] = field(default_factory=dict)
+    barred: set[int] = field(default_factory=set)
+
+
+class RuleTable:
+    """The rules of one version."""
+
+    def __init__(self, routes: Sequence[RouteConfig], files: Mapping[str, str] | None = None) -> None:
+        """Build the automaton. `problems` afterwards holds what is wrong; a table with problems must not decide.
+
+        `files` names each route's file, for the problems.
+        """
+        self.problems: list[Problem] = []
+        self._files = files or {}
+        self._words: list[_Word] = []
+        self._index: dict[str, int] = {}
+        ordered = sorted(routes, key=lambda route: (-route.priority, route.route))
+        self.rules = [self._rule(rank, route) for rank, route in enumerate(ordered)]
+        self.rank = {rule.route: rule.rank for rule in self.rules}
+        # These may match without any keyword, so every text has to ask them.
+        self._always = [rule.rank for rule in self.rules if rule.patterns or rule.when_suffices]
+        self._find = ahocorasick_rs.AhoCorasick(list(self._index)).find_matches_as_indexes if self._index else None
+
+    def _rule(self, rank: int, route: RouteConfig) -> Rule:
+        file = self._files.get(route.route, f"routes/{route.route}.yaml")
+        self.problems += [Problem(file, 0, text) for text in mistakes(route.when)]
+        for keyword in route.keywords:
+            self._use(file, keyword, rank, _ANY, 0)
+        for bit, keyword in enumerate(route.all_of):
+            self._use(file, keyword, rank, _ALL, 1 << bit)
+        for keyword in route.none_of:
+            self._use(file, keyword, rank, _NONE, 0)
+        patterns: list[tuple[str, Pattern]] = []
+        for expression in route.patterns:
+            try:
+                patterns.append((expression, compile_pattern(expression)))
+            except PatternInvalid as error:
+                self.problems.append(Problem(file, 0, f"pattern {expression!r} is not valid RE2: {error}"))
+        return Rule(
+            rank,
+            route.route,
+            route.model,
+            route.when,
+            route.match == "when",
+            tuple(patterns),
+            (1 << len(route.all_of)) - 1,
+        )
+
+    def _use(self, file: str, keyword: str, rank: int, kind: int, bit: int) -> None:
+        word = normalise(keyword)
+        if not word:
+            self.problems.append(Problem(file, 0, f"keyword {keyword!r} holds nothing that can be compared"))
+            return
+        if word not in self._index:
+            self._index[word] = len(self._words)
+            self._words.append(_Word(bounds_words(word[0]), bounds_words(word[-1])))
+        self._words[self._index[word]].uses.append((kind, rank, bit, keyword))
+
+    def scan(self, text: str) -> Scan:
+        """Read a normalised text once."""
+        scan = Scan(text)
+        if self._find is None:
+            return scan
+        for number, start, end in self._find(text, True):
+            word = self._words[number]
+            if not _stands_alone(word, text, start, end):
+                continue
+            for kind, rank, bit, keyword in word.uses:
+                if kind == _ANY:
+                    scan.any_of.setdefault(rank, keyword)
+                elif kind == _ALL:
+                    scan.all_of[rank] = scan.all_of.get(rank, 0) | bit
+                else:
+                    scan.barred.add(rank)
+        return scan
+
+    def winner(self, scan: Scan, facts: Facts) -> tuple[Rule, str] | None:
+        """The first rule in order that matches, and a sentence saying by what."""
+        ranks = sorted({*scan.any_of, *self._always}) if self._always else sorted(scan.any_of)
+        for rank in ranks:
+            rule = self.rules[rank]
+            if (why := self._why(rule, scan, facts)) is not None:
+                return rule, why
+        return None
+
+    def matches(self, rule: Rule, scan: Scan, facts: Facts) -> bool:
+        """Whether this rule on its own matches."""
+        return self._why(rule, scan, facts) is not None
+
+    def bars(self, rule: Rule, scan: Scan, facts: Facts) -> bool:
+        """Whether the route is no candidate for this text at all, by rule or by meaning."""
+        return (
+            rule.rank in scan.barred
+            or not allowed(rule.route, rule.model, facts)
+            or not holds(rule.when, facts, scan.text)
+        )
+
+    def _why(self, rule: Rule, scan: Scan, facts: Facts) -> str | None:
+        if rule.all_of and scan.all_of.get(rule.rank, 0) != rule.all_of:
+            return None
+        if self.bars(rule, scan, facts):
+            return None
+        if (keyword := scan.any_of.get(rule.rank)) is not None:
+            return f"keyword {keyword!r}"
+        for expression, pattern in rule.patterns:
+            if pattern.search(scan.text) is not None:
+                return f"pattern {expression!r}"
+        return "its conditions hold" if rule.when_suffices else None
+
+    def found(self, scan: Scan, original: str) -> dict[int, list[Match]]:
+        """Every keyword and pattern found, by rank, with positions in the text as it was sent. Not for the hot path."""
+        positions = Positions(original)
+        matches: dict[int, list[Match]] = {}
+        names = ("keyword", "all_of", "none_of")
+        for number, start, end in self._find(scan.text, True) if self._find else ():
+            word = self._words[number]
+            if _stands_alone(word, scan.text, start, end):
+                for kind, rank, _, keyword in word.uses:
+                    span = positions.span(start, end)
+                    matches.setdefault(rank, []).append(Match(names[kind], keyword, *span))  # type: ignore[arg-type]
+        for rank, match in self._found_patterns(scan.text, positions):
+            matches.setdefault(rank, []).append(match)
+        return matches
+
+    def _found_patterns(self, text: str, positions: Positions) -> Iterator[tuple[int, Match]]:
+        for rule in self.rules:
+            for expression, pattern in rule.patterns:
+                if (found := pattern.search(text)) is not None:
+                    yield rule.rank, Match("pattern", expression, *positions.span(found.start(), found.end()))
+
+
+def _stands_alone(word: _Word, text: str, start: int, end: int) -> bool:
+    """Whether no letter of the same kind of script touches the keyword: `c` is not in `cat`, `订单` is in `我的订单号`."""
+    if word.bound_left and start > 0 and bounds_words(text[start - 1]):
+        return False
+    return not (word.bound_right and end < len(text) and bounds_words(text[end]))

@@ -1,0 +1,205 @@
+"""Example utterances: which route a text is most like.
+
+Knows when an encoder may be asked, how long it may take and what its failing means. Does not know how likeness is
+computed (`index.py`, which needs numpy and is imported once there is something to compare).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cachetools import LRUCache
+
+from gateway.config.models import RouteConfig, SemanticConfig
+from gateway.errors import Problem
+from gateway.routing.cache import Key, cache_key
+from gateway.routing.encoder import Encoder
+from gateway.routing.encoders.auto import AutoEncoder
+from gateway.routing.likeness import Outcome
+from gateway.routing.normalise import normalise
+
+if TYPE_CHECKING:
+    from gateway.routing.index import Index, Vectors
+
+_log = logging.getLogger(__name__)
+
+# Reasons that may be gone a moment later: a decision made for one of them is not kept.
+NOT_KEPT = frozenset({"encoder_loading", "encoder_timeout", "encoder_failed"})
+
+# Texts that may be in the encoder's hands at one time. Each lasts milliseconds, so more of them could not be answered
+# within any useful timeout; refusing them at once keeps a burst from piling up work nobody waits for.
+_MAX_IN_FLIGHT = 256
+# Vectors of recent texts: one that came too late for its own request is there for the next, and explaining costs nothing.
+_KEPT_VECTORS = 512
+# Utterances a route needs in a space to be found there.
+_FEW = 3
+
+
+class Semantic:
+    """The utterances of one version.
+
+    Attributes:
+        routes: names of the routes that have utterances.
+        problems: thresholds that belong to another encoder.
+        failure: why likeness cannot be asked although it should, or None.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[RouteConfig],
+        config: SemanticConfig,
+        encoder: Encoder | None,
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        """Nothing is loaded before `prepare`."""
+        self._config = config
+        self._examples = sorted((route for route in routes if route.utterances), key=lambda route: route.route)
+        self.routes = tuple(route.route for route in self._examples)
+        self.failure: str | None = None
+        self._encoder_name = encoder.name if encoder else ""
+        self._spaces: tuple[Encoder, ...] = ()
+        if encoder is not None:
+            self._spaces = encoder.spaces if isinstance(encoder, AutoEncoder) else (encoder,)
+        self.enabled = bool(self._spaces and self._examples)
+        self.problems = _foreign_thresholds(self._examples, encoder, self._spaces, files or {})
+        # A space in which some route has next to nothing to be found by would hand its texts to the others.
+        self._complete = frozenset(space.name for space in self._spaces if self._is_complete(space))
+        self._indexes: dict[str, Index] = {}
+        self._failed: set[str] = set()
+        self._vectors: LRUCache[Key, Vectors] = LRUCache(_KEPT_VECTORS)
+        self._encoding: dict[Key, asyncio.Task[Vectors | None]] = {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether every space is read or has failed, or there is nothing to read."""
+        return not self.enabled or len(self._indexes) + len(self._failed) >= len(self._spaces)
+
+    async def prepare(self) -> None:
+        """Load each encoder and read the utterances in it; what fails is logged and kept in `failure`, not raised."""
+        if not self.settled:
+            await asyncio.gather(*(self._read(space) for space in self._spaces if space.name not in self._indexes))
+
+    async def _read(self, space: Encoder) -> None:
+        utterances = [pair for route in self._examples for pair in _readable(route, space)]
+        if not utterances:
+            # No text will ever be compared here: `_space` chooses another one.
+            self._failed.add(space.name)
+            if len(self._spaces) == 1:
+                self.failure = f"encoder {space.name!r} reads none of the utterances"
+            return
+        try:
+            await space.load()
+            vectors = await space.encode([normalise(text) for _, text in utterances])
+            # In a thread: the first import of numpy and the calibration hold the CPU for up to a second.
+            self._indexes[space.name] = await asyncio.to_thread(self._build, space, utterances, vectors)
+        except Exception as error:  # noqa: BLE001 - a foreign model may raise anything; routing falls through
+            self._failed.add(space.name)
+            self.failure = f"encoder {space.name!r}: {str(error) or type(error).__name__}"
+            _log.warning("semantic routing is off: %s", self.failure)
+
+    def _build(self, space: Encoder, utterances: Sequence[tuple[str, str]], vectors: Vectors) -> Index:
+        from gateway.routing.index import Index, checked
+
+        own = {
+            route.route: route.threshold.value
+            for route in self._examples
+            if route.threshold is not None and route.threshold.encoder in {space.name, self._encoder_name}
+        }
+        return Index(
+            utterances,
+            checked(vectors, len(utterances), space.dimensions),
+            threshold=None if self._config.threshold == "auto" else self._config.threshold,
+            own_thresholds=own,
+            margin=None if self._config.margin == "auto" else self._config.margin,
+        )
+
+    async def match(self, text: str, barred: frozenset[str], *, views: bool = False) -> Outcome:
+        """The route that a normalised, non-empty text is most like, among those not barred. Never raises.
+
+        Takes `timeout_ms` at most. With `views`, every compared route is listed.
+        """
+        space = self._space(text)
+        if space is None:
+            return Outcome(reason="unreadable")
+        if space.name in self._failed:
+            return Outcome(reason="encoder_failed")
+        index = self._indexes.get(space.name)
+        if index is None:
+            return Outcome(reason="encoder_loading")
+        key = cache_key(space.name, text, ())
+        vector = self._vectors.get(key)
+        if vector is None:
+            if key not in self._encoding and len(self._encoding) >= _MAX_IN_FLIGHT:
+                return Outcome(reason="encoder_timeout")
+            task = self._task(key, space, text)
+            done, _ = await asyncio.wait({task}, timeout=self._config.timeout_ms / 1000)
+            if not done:
+                return Outcome(reason="encoder_timeout")
+            vector = None if task.cancelled() else task.result()
+            if vector is None:
+                return Outcome(reason="encoder_failed")
+        return index.judge(text, vector, barred, views=views)
+
+    def _task(self, key: Key, space: Encoder, text: str) -> asyncio.Task[Vectors | None]:
+        """The one computation of this text's vector, which outlives whoever waits for it."""
+        task = self._encoding.get(key)
+        if task is None:
+            task = asyncio.create_task(self._encode(key, space, text))
+            self._encoding[key] = task
+            task.add_done_callback(lambda _: self._encoding.pop(key, None))
+        return task
+
+    async def _encode(self, key: Key, space: Encoder, text: str) -> Vectors | None:
+        from gateway.routing.index import checked
+
+        try:
+            vector: Vectors = checked(await space.encode([text]), 1, space.dimensions)[0]
+        except Exception as error:  # noqa: BLE001 - a foreign model may raise anything; routing falls through
+            _log.warning("encoder %r failed on a text of %d characters: %s", space.name, len(text), error)
+            return None
+        self._vectors[key] = vector
+        return vector
+
+    def _space(self, text: str) -> Encoder | None:
+        """The space a text is compared in: a function of text and routes alone, never of what happens to be loaded."""
+        reading = [space for space in self._spaces if space.reads(text)]
+        complete = (space for space in reading if space.name in self._complete)
+        return next(complete, reading[0] if reading else None)
+
+    def _is_complete(self, space: Encoder) -> bool:
+        return all(len(list(_readable(route, space))) >= min(_FEW, len(route.utterances)) for route in self._examples)
+
+    async def close(self) -> None:
+        """Stop what still computes. The encoder stays open: it belongs to whoever made it."""
+        tasks = list(self._encoding.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _readable(route: RouteConfig, space: Encoder) -> Iterator[tuple[str, str]]:
+    """A route's utterances that mean something in a space; of those that are one when normalised, the first."""
+    texts = {normalise(text): text for text in sorted(route.utterances, reverse=True)}
+    return ((route.route, texts[key]) for key in sorted(texts) if key and space.reads(key))
+
+
+def _foreign_thresholds(
+    examples: Sequence[RouteConfig], encoder: Encoder | None, spaces: Sequence[Encoder], files: Mapping[str, str]
+) -> list[Problem]:
+    if encoder is None:
+        return []
+    known = sorted({encoder.name, *(space.name for space in spaces)})
+    return [
+        Problem(
+            files.get(route.route, f"routes/{route.route}.yaml"),
+            0,
+            f"`threshold` was chosen for encoder {route.threshold.encoder!r}, but `router.semantic.encoder` is "
+            f"{encoder.name!r} ({', '.join(known)}): scores of different encoders are not comparable",
+        )
+        for route in examples
+        if route.threshold is not None and route.threshold.encoder not in known
+    ]

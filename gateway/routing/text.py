@@ -1,0 +1,51 @@
+"""Which text of a conversation is routed on, and how long a conversation roughly is.
+
+Pure. Knows messages; does not know routes or tokenisers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.chat.blocks import Audio, Image, Message, Reasoning, Refusal, Text, ToolCall, ToolResult
+
+# Roughly what vision models charge for a picture of ordinary size, and what one message costs beside its text.
+_IMAGE_TOKENS = 765
+_MESSAGE_TOKENS = 4
+# Four letters a token holds for English; UTF-8 gives a Han character three bytes, about what it costs in tokens.
+_BYTES_PER_TOKEN = 4
+
+
+def routing_text(messages: Sequence[Message]) -> str:
+    """The last user message's text parts, joined by line breaks; empty where there is none."""
+    for message in reversed(messages):
+        if message.role == "user":
+            return message.text
+    return ""
+
+
+def estimate_tokens(messages: Sequence[Message]) -> int:
+    """A cheap estimate of the prompt's tokens: right within a factor of two for ordinary prose, never negative."""
+    size = 0
+    tokens = 0
+    for message in messages:
+        tokens += _MESSAGE_TOKENS
+        for block in message.blocks:
+            match block:
+                case Text(text) | Reasoning(text) | Refusal(text):
+                    size += _bytes(text)
+                case ToolCall(_, name, arguments):
+                    size += _bytes(name) + _bytes(arguments)
+                case ToolResult(_, text):
+                    size += _bytes(text)
+                case Image():
+                    tokens += _IMAGE_TOKENS
+                case Audio(data):
+                    size += len(data) // 16
+                case _:
+                    pass
+    return tokens + -(-size // _BYTES_PER_TOKEN)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,37 @@
+"""Who is calling.
+
+A pure value. Knows roles and permissions; does not know how a key is checked.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """The key a request came with, and the end user behind it.
+
+    Attributes:
+        key_id: the key's id; `local` where the gateway is open.
+        team: the key's team, or None.
+        user: the end user, or None.
+        roles: what the key may do beside chatting.
+        tags: routing tags of the key.
+        models: models the key may name, or None for all.
+        routes: routes the key may be sent to, or None for all.
+        tools: registry tools the key may be offered, or None for all.
+    """
+
+    key_id: str
+    team: str | None = None
+    user: str | None = None
+    roles: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+    models: frozenset[str] | None = None
+    routes: frozenset[str] | None = None
+    tools: frozenset[str] | None = None
+
+    @property
+    def owner(self) -> str:
+        """The name every stored row of this caller carries."""
+        return self.key_id if self.user is None else f"{self.key_id}/{self.user}"

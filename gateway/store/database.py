@@ -1,0 +1,153 @@
+"""The database: connections, transactions, and the way to today's tables.
+
+Knows SQLite and Alembic. Does not know what is kept: that is each repository's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from gateway.errors import StoreUnavailable
+from gateway.store.tables import HEAD
+
+# Milliseconds a writer waits for another process's transaction.
+_BUSY_MS: Final = 5000
+
+
+class Database:
+    """One SQLite file (or `:memory:`), shared by every repository."""
+
+    def __init__(self, url: str) -> None:
+        """Take a URL such as `sqlite:///data/hermes.db`; nothing is opened yet.
+
+        Raises:
+            StoreUnavailable: the URL names no SQLite database.
+        """
+        try:
+            parsed = make_url(url)
+        except ArgumentError as error:
+            raise StoreUnavailable("storage.database is not a database URL", retryable=False) from error
+        if parsed.get_backend_name() != "sqlite":
+            raise StoreUnavailable(
+                "storage.database must begin with sqlite:///; other databases are not supported by this version",
+                retryable=False,
+            )
+        in_memory = parsed.database in {None, "", ":memory:"}
+        self._path = None if in_memory else Path(str(parsed.database))
+        self._engine: AsyncEngine = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"))
+        event.listen(self._engine.sync_engine, "connect", _prepare)
+        event.listen(self._engine.sync_engine, "begin", _begin)
+
+    async def open(self) -> None:
+        """Create the folder where needed, and migrate where needed.
+
+        Raises:
+            StoreUnavailable: with what to do.
+        """
+        if self._path is not None:
+            folder = self._path.parent
+            try:
+                await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreUnavailable(
+                    f"the folder {folder} cannot be made: {error.strerror}", retryable=False
+                ) from error
+        if await self._revision() != HEAD:
+            await self.upgrade()
+
+    async def upgrade(self) -> str:
+        """Migrate to today's tables; the revision that the database has then.
+
+        Processes that start together take turns: each looks at the revision inside of its own transaction.
+        """
+        async with self.transaction() as connection:
+            await connection.run_sync(_migrate)
+        return HEAD
+
+    async def _revision(self) -> str | None:
+        async with self.reading() as connection:
+            known = await connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"))
+            if not known:
+                return None
+            found = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+            return None if found is None else str(found)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """A connection to read by. Raises `StoreUnavailable` for whatever the database says."""
+        with_plain = {"isolation_level": "AUTOCOMMIT"}
+        try:
+            async with self._engine.connect() as connection:
+                yield await connection.execution_options(**with_plain)
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """A connection to write by: committed at the end, rolled back on any error. Raises `StoreUnavailable`."""
+        try:
+            async with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._engine.dispose()
+
+
+def _prepare(connection: Any, _record: Any) -> None:
+    # The transaction is begun by `_begin`; Python's own begins too late and never before a schema change.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    try:
+        for statement in (
+            f"PRAGMA busy_timeout = {_BUSY_MS}",
+            "PRAGMA auto_vacuum = INCREMENTAL",
+            "PRAGMA journal_mode = WAL",
+            # A journal entry is on the disk when its commit returns.
+            "PRAGMA synchronous = FULL",
+            "PRAGMA foreign_keys = ON",
+        ):
+            cursor.execute(statement)
+    finally:
+        cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that begins by reading cannot become a writing one while another writes; so all begin as writers.
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _migrate(connection: Connection) -> None:
+    # 100 ms that a database of today does not need.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise StoreUnavailable(
+            "the database was written by a newer version of Hermes Gateway; install that version, or use another database",
+            retryable=False,
+        ) from error
+
+
+def _unavailable(error: SQLAlchemyError) -> StoreUnavailable:
+    if isinstance(error, IntegrityError):
+        return StoreUnavailable("a record of this identity is kept already", retryable=False)
+    return StoreUnavailable("the database cannot be read or written")

@@ -1,0 +1,141 @@
+"""The store's twin without a database: for tests, and for whoever needs a gateway that keeps nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.errors import StoreUnavailable
+from gateway.store.store import JournalEntry, KeyRow, TraceRow
+
+
+class MemoryTraces:
+    """`Traces` in a dictionary."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, TraceRow] = {}
+
+    async def add(self, rows: Sequence[TraceRow]) -> None:
+        """Keep these."""
+        self._rows.update({row.trace_id: row for row in rows})
+
+    async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
+        """The trace of this trace id, request id or response id."""
+        wanted = id.removeprefix("req_")
+        found = [row for row in self._sorted(owner) if row.trace_id == wanted or row.response_id == id]
+        return found[0] if found else None
+
+    async def newest(self, owner: str | None, *, limit: int, after: str | None = None) -> Sequence[TraceRow]:
+        """The newest first."""
+        rows = self._sorted(owner)
+        if after is not None:
+            places = [index for index, row in enumerate(rows) if row.trace_id == after]
+            rows = rows[places[0] + 1 :] if places else []
+        return [msgspec.structs.replace(row, events=b"") for row in rows[:limit]]
+
+    async def prune(self, *, before: float, max_bytes: int) -> int:
+        """Forget the old ones and the oldest beyond the size."""
+        kept: dict[str, TraceRow] = {}
+        total = 0
+        for row in self._sorted(None):
+            if row.started_at < before:
+                continue
+            total += len(row.events)
+            if total <= max_bytes:
+                kept[row.trace_id] = row
+        gone = len(self._rows) - len(kept)
+        self._rows = kept
+        return gone
+
+    def _sorted(self, owner: str | None) -> list[TraceRow]:
+        rows = [row for row in self._rows.values() if owner is None or row.owner == owner]
+        return sorted(rows, key=lambda row: (row.started_at, row.trace_id), reverse=True)
+
+
+class MemoryJournal:
+    """`Journal` in a dictionary."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, int, str, int], JournalEntry] = {}
+
+    async def append(self, entries: Sequence[JournalEntry]) -> None:
+        """Keep these, all or none."""
+        places = [(entry.turn_id, entry.round, entry.kind, entry.position) for entry in entries]
+        if len(set(places)) < len(places) or any(place in self._entries for place in places):
+            raise StoreUnavailable("a record of this identity is kept already", retryable=False)
+        # What is kept is what JSON keeps, as in a database.
+        stored = [
+            msgspec.structs.replace(entry, content=msgspec.json.decode(msgspec.json.encode(entry.content)))
+            for entry in entries
+        ]
+        self._entries.update(zip(places, stored, strict=True))
+
+    async def of_turn(self, turn_id: str, owner: str | None) -> Sequence[JournalEntry]:
+        """The turn's entries in order."""
+        found = [
+            entry
+            for entry in self._entries.values()
+            if entry.turn_id == turn_id and (owner is None or entry.owner == owner)
+        ]
+        return sorted(found, key=lambda entry: (entry.round, entry.kind, entry.position))
+
+    async def prune(self, *, before: float) -> int:
+        """Forget entries older than `before`."""
+        kept = {place: entry for place, entry in self._entries.items() if entry.created_at >= before}
+        gone = len(self._entries) - len(kept)
+        self._entries = kept
+        return gone
+
+
+class MemoryKeys:
+    """`Keys` in a dictionary."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, KeyRow] = {}
+
+    async def add(self, row: KeyRow) -> None:
+        """Keep a new key."""
+        if row.id in self._rows or any(known.digest == row.digest for known in self._rows.values()):
+            raise StoreUnavailable("a record of this identity is kept already", retryable=False)
+        self._rows[row.id] = row
+
+    async def active(self, now: float) -> Sequence[KeyRow]:
+        """Every key that is neither revoked nor at its end."""
+        return [
+            row
+            for row in self._rows.values()
+            if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
+        ]
+
+    async def every(self, owner: str | None) -> Sequence[KeyRow]:
+        """Every key, the newest first."""
+        rows = [row for row in self._rows.values() if owner is None or row.owner == owner]
+        return sorted(rows, key=lambda row: (-row.created_at, row.id))
+
+    async def revoke(self, id: str, owner: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
+        """End a key now."""
+        row = self._rows.get(id)
+        if row is None or row.revoked_at is not None or (owner is not None and row.owner != owner):
+            return False
+        self._rows[id] = msgspec.structs.replace(row, revoked_at=now)
+        return True
+
+    async def ever_created(self) -> bool:
+        """Whether there ever was a key."""
+        return bool(self._rows)
+
+
+class MemoryStore:
+    """`Store` that forgets everything with the process."""
+
+    def __init__(self) -> None:
+        self.traces = MemoryTraces()
+        self.journal = MemoryJournal()
+        self.keys = MemoryKeys()
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Nothing to do."""

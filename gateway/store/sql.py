@@ -1,0 +1,32 @@
+"""The store over a database: every repository, one connection pool."""
+
+from __future__ import annotations
+
+from gateway.store.database import Database
+from gateway.store.journal import SqlJournal
+from gateway.store.keys import SqlKeys
+from gateway.store.traces import SqlTraces
+
+
+class SqlStore:
+    """`Store` over the database that a URL names."""
+
+    def __init__(self, url: str) -> None:
+        """Take `storage.database`. Raises `StoreUnavailable` where the URL names no database of a known kind."""
+        self._database = Database(url)
+        self.traces = SqlTraces(self._database)
+        self.journal = SqlJournal(self._database)
+        self.keys = SqlKeys(self._database)
+
+    async def open(self) -> None:
+        """Connect and bring the tables up to date. Raises `StoreUnavailable`, with what to do."""
+        await self._database.open()
+
+    async def upgrade(self) -> str:
+        """Migrate now; the revision the database has then."""
+        await self._database.open()
+        return await self._database.upgrade()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._database.close()

@@ -1,0 +1,165 @@
+"""The seam of everything that is kept.
+
+Knows records and who may read them. Does not know SQL. `owner=None` reads everybody's and is for administrators alone;
+any other owner sees their own and no trace of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+
+class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished turn.
+
+    Times are seconds since the epoch, `seconds` is how long it took. `events` is the JSON list of its events; empty in
+    lists, where only the rest is read.
+    """
+
+    trace_id: str
+    owner: str
+    key: str
+    user: str | None = None
+    response_id: str | None = None
+    route: str | None = None
+    model: str | None = None
+    backend: str | None = None
+    strategy: str | None = None
+    status: int
+    started_at: float
+    finished_at: float
+    seconds: float
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    version: str | None = None
+    events: bytes = b""
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a turn.
+
+    `kind` says which (`answer`, `tool`), `position` which call of the round it is about (0 for the answer); `content` is
+    a JSON value.
+    """
+
+    turn_id: str
+    trace_id: str
+    owner: str
+    round: int
+    kind: str
+    position: int = 0
+    content: Any
+    created_at: float
+
+
+class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A key made at run time. `digest` is the hex SHA-256 of the key; lists of None mean all."""
+
+    id: str
+    name: str
+    digest: str
+    prefix: str
+    owner: str
+    team: str | None = None
+    roles: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    models: tuple[str, ...] | None = None
+    routes: tuple[str, ...] | None = None
+    tools: tuple[str, ...] | None = None
+    created_at: float
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+
+class Traces(Protocol):
+    """Finished turns. Every call raises `StoreUnavailable` where the store cannot be reached."""
+
+    async def add(self, rows: Sequence[TraceRow]) -> None:
+        """Keep these, all or none. One that is kept already is replaced."""
+        ...
+
+    async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
+        """The trace of this trace id, request id (`req_` and the trace id) or response id; None where there is none."""
+        ...
+
+    async def newest(self, owner: str | None, *, limit: int, after: str | None = None) -> Sequence[TraceRow]:
+        """The newest first, at most `limit`, older than the trace `after`; without their events."""
+        ...
+
+    async def prune(self, *, before: float, max_bytes: int) -> int:
+        """Forget those that began before `before`, and the oldest beyond `max_bytes` of events; how many went."""
+        ...
+
+
+class Journal(Protocol):
+    """The durable steps of turns. Every call raises `StoreUnavailable` where the store cannot be reached."""
+
+    async def append(self, entries: Sequence[JournalEntry]) -> None:
+        """Commit these, all or none, before returning.
+
+        Raises:
+            StoreUnavailable: also where that step of the turn is there already: somebody else continued the turn.
+        """
+        ...
+
+    async def of_turn(self, turn_id: str, owner: str | None) -> Sequence[JournalEntry]:
+        """The turn's entries in order."""
+        ...
+
+    async def prune(self, *, before: float) -> int:
+        """Forget entries older than `before`; how many went."""
+        ...
+
+
+class Keys(Protocol):
+    """Keys made at run time. Every call raises `StoreUnavailable` where the store cannot be reached."""
+
+    async def add(self, row: KeyRow) -> None:
+        """Keep a new key."""
+        ...
+
+    async def active(self, now: float) -> Sequence[KeyRow]:
+        """Every key that is neither revoked nor at its end."""
+        ...
+
+    async def every(self, owner: str | None) -> Sequence[KeyRow]:
+        """Every key, the newest first, revoked ones included."""
+        ...
+
+    async def revoke(self, id: str, owner: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
+        """End a key now; False where there is no such key or it has ended before."""
+        ...
+
+    async def ever_created(self) -> bool:
+        """Whether there ever was a key, revoked ones included."""
+        ...
+
+
+class Store(Protocol):
+    """All repositories, over one database."""
+
+    @property
+    def traces(self) -> Traces:
+        """Finished turns."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """The durable steps of turns."""
+        ...
+
+    @property
+    def keys(self) -> Keys:
+        """Keys made at run time."""
+        ...
+
+    async def open(self) -> None:
+        """Connect and bring the tables up to date. Raises `StoreUnavailable`, with what to do."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect."""
+        ...

@@ -1,0 +1,84 @@
+"""Finished turns, in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, delete, func, or_, select, text, true, tuple_
+from sqlalchemy.dialects.sqlite import insert
+
+from gateway.store.database import Database
+from gateway.store.store import TraceRow
+from gateway.store.tables import traces
+
+_SUMMARY: Final = tuple(column for column in traces.c if column.name not in {"events", "size"})
+# Rows that one statement forgets: short transactions, so that the journal never waits long.
+_BATCH: Final = 500
+
+
+class SqlTraces:
+    """`Traces` over SQL."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, rows: Sequence[TraceRow]) -> None:
+        """Keep these in one transaction; one that is kept already is replaced."""
+        if not rows:
+            return
+        values = [
+            {name: getattr(row, name) for name in row.__struct_fields__} | {"size": len(row.events)} for row in rows
+        ]
+        async with self._database.transaction() as connection:
+            await connection.execute(insert(traces).prefix_with("OR REPLACE"), values)
+
+    async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
+        """The trace of this trace id, request id or response id."""
+        query = (
+            select(*_SUMMARY, traces.c.events)
+            .where(or_(traces.c.trace_id == id.removeprefix("req_"), traces.c.response_id == id), _owned(owner))
+            .order_by(traces.c.started_at.desc())
+            .limit(1)
+        )
+        async with self._database.reading() as connection:
+            row = (await connection.execute(query)).first()
+        return None if row is None else _row(row)
+
+    async def newest(self, owner: str | None, *, limit: int, after: str | None = None) -> Sequence[TraceRow]:
+        """The newest first, at most `limit`, older than the trace `after`."""
+        query = select(*_SUMMARY).where(_owned(owner))
+        place = tuple_(traces.c.started_at, traces.c.trace_id)
+        if after is not None:
+            last = select(traces.c.started_at, traces.c.trace_id).where(traces.c.trace_id == after, _owned(owner))
+            query = query.where(place < last.scalar_subquery())
+        query = query.order_by(traces.c.started_at.desc(), traces.c.trace_id.desc()).limit(limit)
+        async with self._database.reading() as connection:
+            return [_row(row) for row in await connection.execute(query)]
+
+    async def prune(self, *, before: float, max_bytes: int) -> int:
+        """Forget those that began before `before`, and the oldest beyond `max_bytes` of events; how many went."""
+        gone = 0
+        total = func.sum(traces.c.size).over(order_by=(traces.c.started_at.desc(), traces.c.trace_id.desc()))
+        sums = select(traces.c.trace_id, total.label("total")).subquery()
+        too_many = select(sums.c.trace_id).where(sums.c.total > max_bytes).limit(_BATCH)
+        too_old = select(traces.c.trace_id).where(traces.c.started_at < before).limit(_BATCH)
+        for ids in (too_old, too_many):
+            while True:
+                async with self._database.transaction() as connection:
+                    count = (await connection.execute(delete(traces).where(traces.c.trace_id.in_(ids)))).rowcount
+                gone += count
+                if count < _BATCH:
+                    break
+        if gone:
+            async with self._database.reading() as connection:
+                await connection.execute(text("PRAGMA incremental_vacuum"))
+        return gone
+
+
+def _owned(owner: str | None) -> ColumnElement[bool]:
+    return true() if owner is None else traces.c.owner == owner
+
+
+def _row(row: Row[*tuple[Any, ...]]) -> TraceRow:
+    return TraceRow(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name for a row as a mapping

@@ -1,0 +1,308 @@
+"""The Courier: takes one tool call there and brings the result back.
+
+Knows the order of things: the name was offered, the arguments are read and validated, hooks, timeout, retries, the result
+as the model sees it. Does not know turns, rounds or who asked; never raises for what a tool does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.chat.blocks import ToolCall
+from gateway.clock import Clock
+from gateway.config.models import ToolsConfig
+from gateway.observe.events import EventType, Recorder
+from gateway.tools.provider import Hook
+from gateway.tools.registry import Registry
+from gateway.tools.result import Unencodable, failure, success, to_json_value
+from gateway.tools.salvage import read_arguments
+from gateway.tools.spec import InvalidArguments, ToolContext, ToolFatal, ToolRetry, ToolSpec
+
+# How long a tool may take to notice that it was cancelled; after that it is left behind, and nobody waits for it.
+CANCEL_GRACE_S = 1.0
+# Most calls of one answer that run at the same time; the others wait for their turn.
+MAX_PARALLEL = 16
+# Between two attempts: a quarter of a second, then twice as long each time.
+FIRST_BACKOFF_S = 0.25
+# Most of a shortened result's whole text that goes into the trace.
+MAX_TRACED_CHARS = 262_144
+
+_TRANSIENT = (ConnectionError, TimeoutError)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call whose arguments were found valid, as hooks see it."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of one call.
+
+    Attributes:
+        call_id: pairs it with the call.
+        name: the name the model used.
+        ok: whether the tool ran and returned.
+        content: what the model sees: `{"ok": true, "result": ...}` or `{"ok": false, "error": ...}` as compact JSON.
+        fatal: why the turn has to end, or None.
+        seconds: how long it took, waiting included.
+        arguments: as they were validated, or None where they never were.
+        error: what went wrong, or None.
+    """
+
+    call_id: str
+    name: str
+    ok: bool
+    content: str
+    fatal: str | None = None
+    seconds: float = 0.0
+    arguments: Any = None
+    error: str | None = None
+
+
+class _Failed(Exception):
+    """A call that ends in an error result."""
+
+
+class Courier:
+    """Executes registry tools. One serves all turns; registries come and go with the versions."""
+
+    def __init__(self, clock: Clock, config: ToolsConfig) -> None:
+        self._clock = clock
+        self._max_bytes = config.max_result_bytes
+        # Calls nobody waits for any more: tools that ignore their cancellation, writing tools whose client has gone.
+        self._left_behind: set[asyncio.Task[Any]] = set()
+
+    @property
+    def left_behind(self) -> int:
+        """How many calls still run that nobody waits for."""
+        return len(self._left_behind)
+
+    async def execute(
+        self,
+        calls: Sequence[ToolCall],
+        offered: Mapping[str, ToolSpec],
+        context_for: Callable[[ToolCall], ToolContext],
+        record: Recorder,
+        *,
+        parallel: bool,
+        registry: Registry,
+    ) -> tuple[Outcome, ...]:
+        """Run calls and answer in their order, whatever order they finish in.
+
+        Args:
+            calls: as the model asked for them.
+            offered: the tools this turn offered, by name; nothing else is run.
+            context_for: what the tool may know of the turn.
+            record: takes `tool.started` and `tool.finished`.
+            parallel: whether they may run at the same time.
+            registry: the turn's snapshot, which the offered specs come from.
+
+        Cancelling it cancels the reading tools and waits for them, a second at most; a writing tool that has started goes
+        on by itself.
+        """
+        errand = _Errand(offered, context_for, record, registry)
+        if not parallel or len(calls) == 1:
+            return tuple([await self._one(call, errand) for call in calls])
+        slots = asyncio.Semaphore(MAX_PARALLEL)
+
+        async def queued(call: ToolCall) -> Outcome:
+            async with slots:
+                return await self._one(call, errand)
+
+        return tuple(await asyncio.gather(*(queued(call) for call in calls)))
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Wait for calls that were left behind, then cancel them."""
+        if self._left_behind:
+            _, late = await asyncio.wait(self._left_behind, timeout=grace_s)
+            for task in late:
+                task.cancel()
+
+    async def _one(self, call: ToolCall, errand: _Errand) -> Outcome:
+        started = self._clock.monotonic()
+        arguments: dict[str, Any] | None = None
+        whole: str | None = None
+        fatal = error = None
+        content = ""
+        try:
+            spec = _find(call.name, errand.offered)
+            arguments, salvaged = self._arguments(call, spec, errand)
+            context = errand.context_for(call)
+            arguments = await self._before(Call(call.id, call.name, arguments), spec, context, errand)
+            started_data = {"name": call.name, "call_id": call.id, "arguments": arguments}
+            errand.record.emit("tool.started", **started_data, **({"raw": call.arguments} if salvaged else {}))
+            value = await self._attempts(spec, arguments, context, errand.registry)
+            content, whole = success(to_json_value(value), self._max_bytes)
+        except ToolFatal as stop:
+            fatal = error = str(stop) or "the tool ended the turn"
+        except InvalidArguments as wrong:
+            error = f"Invalid arguments for `{call.name}`: {wrong}. Correct them and call it again."
+        except ToolRetry as again:
+            error = f"{str(again) or 'The tool asks for another attempt'} (correct the call and try again)"
+        except (_Failed, Unencodable) as failed:
+            error = str(failed)
+        if error is not None:
+            content = failure(error, self._max_bytes)
+        outcome = Outcome(
+            call.id, call.name, error is None, content, fatal, self._clock.monotonic() - started, arguments, error
+        )
+        if arguments is not None and fatal is None:
+            outcome = await self._after(Call(call.id, call.name, arguments), outcome, errand)
+        _emit_finished(errand.record, outcome, whole)
+        return outcome
+
+    def _arguments(self, call: ToolCall, spec: ToolSpec, errand: _Errand) -> tuple[dict[str, Any], bool]:
+        arguments, salvaged = read_arguments(call.arguments)
+        return errand.registry.validator(spec).validate(arguments), salvaged
+
+    async def _before(self, call: Call, spec: ToolSpec, context: ToolContext, errand: _Errand) -> dict[str, Any]:
+        """Hooks may change arguments, which are then validated again, or refuse. One that fails refuses too."""
+        for hook in errand.registry.hooks["before_tool"]:
+            try:
+                changed = await hook(call, context)
+            except (ToolRetry, ToolFatal) as refusal:
+                errand.record.emit("hook.refused", hook=_hook_name(hook), call_id=call.id, message=str(refusal))
+                raise
+            except Exception as error:
+                errand.record.emit("hook.refused", hook=_hook_name(hook), call_id=call.id, message=_words(error))
+                raise _Failed(f"`{call.name}` was not run: a check before it failed") from error
+            if changed is not None:
+                valid = errand.registry.validator(spec).validate(dict(changed))
+                call = Call(call.id, call.name, valid)
+                errand.record.emit("hook.changed", hook=_hook_name(hook), call_id=call.id, arguments=valid)
+        return call.arguments
+
+    async def _after(self, call: Call, outcome: Outcome, errand: _Errand) -> Outcome:
+        """Hooks may put another result in the result's place. One that fails withholds it."""
+        for hook in errand.registry.hooks["after_tool"]:
+            error = None
+            try:
+                changed = await hook(call, outcome, errand.context_for(ToolCall(call.id, call.name, "")))
+                if changed is None:
+                    continue
+                content, _ = success(to_json_value(changed), self._max_bytes)
+            except ToolFatal as stop:
+                error = str(stop)
+                outcome = msgspec.structs.replace(outcome, fatal=error or "the tool ended the turn")
+                content = failure(error, self._max_bytes)
+            except Exception as failed:  # noqa: BLE001 - foreign code: a guard that fails has not let the result pass
+                error = f"the result of `{call.name}` was withheld: {_words(failed)}"
+                content = failure(error, self._max_bytes)
+            kind: EventType = "hook.changed" if error is None else "hook.refused"
+            errand.record.emit(kind, hook=_hook_name(hook), call_id=call.id, message=error)
+            outcome = msgspec.structs.replace(outcome, ok=error is None, content=content, error=error)
+            if outcome.fatal is not None:
+                break
+        return outcome
+
+    async def _attempts(
+        self, spec: ToolSpec, arguments: dict[str, Any], context: ToolContext, registry: Registry
+    ) -> Any:
+        provider = registry.provider(spec)
+        deadline = self._clock.monotonic() + spec.timeout_s
+        backoff = FIRST_BACKOFF_S
+        for left in range(spec.retries, -1, -1):
+            remaining = deadline - self._clock.monotonic()
+            try:
+                return await self._bounded(provider.call(spec.name, arguments, context), spec, remaining)
+            except _TRANSIENT as error:
+                if not left or self._clock.monotonic() + backoff >= deadline:
+                    raise _Failed(_words(error)) from error
+            except (ToolFatal, ToolRetry, InvalidArguments, _Failed):
+                raise
+            except Exception as error:
+                raise _Failed(_words(error)) from error
+            await self._clock.sleep(backoff)
+            backoff *= 2
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _bounded(self, running: Awaitable[Any], spec: ToolSpec, timeout_s: float) -> Any:
+        """Wait for a call, `timeout_s` at most, whether or not it heeds its cancellation."""
+        task = asyncio.ensure_future(running)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        except asyncio.CancelledError:
+            if spec.writes:
+                self._leave(task)
+            else:
+                await self._stop(task)
+            raise
+        if not done:
+            await self._stop(task)
+            raise _Failed(f"`{spec.name}` did not answer within {spec.timeout_s:g} s")
+        if task.cancelled():
+            raise _Failed(f"`{spec.name}` was cancelled from within")
+        return task.result()
+
+    async def _stop(self, task: asyncio.Future[Any]) -> None:
+        task.cancel()
+        try:
+            await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
+        finally:
+            self._leave(task)
+
+    def _leave(self, task: asyncio.Future[Any]) -> None:
+        if isinstance(task, asyncio.Task) and not task.done():
+            self._left_behind.add(task)
+            task.add_done_callback(self._forget)
+        elif not task.cancelled():
+            task.exception()
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._left_behind.discard(task)
+        if not task.cancelled():
+            # Read, so that the loop does not report it as lost: nobody waits for this call any more.
+            task.exception()
+
+
+class _Errand(msgspec.Struct, frozen=True):
+    """What the calls of one answer share."""
+
+    offered: Mapping[str, ToolSpec]
+    context_for: Callable[[ToolCall], ToolContext]
+    record: Recorder
+    registry: Registry
+
+
+def _find(name: str, offered: Mapping[str, ToolSpec]) -> ToolSpec:
+    """The offered tool of exactly this name; a name that is nearly right is a suggestion, never a match."""
+    spec = offered.get(name)
+    if spec is not None:
+        return spec
+    bare = name.rsplit(".", 1)[-1].lower()
+    by_case = {known.lower(): known for known in offered}
+    close = [by_case[each] for each in difflib.get_close_matches(bare, by_case, n=3, cutoff=0.5)]
+    known = ", ".join(f"`{each}`" for each in close or list(offered)[:10])
+    hint = f"did you mean {known}?" if close else f"there are {known}" if known else "no tools are offered"
+    raise _Failed(f"There is no tool `{name[:80]}`: {hint}")
+
+
+def _words(error: BaseException) -> str:
+    """An exception's message alone; its type where it has none."""
+    return str(error).strip() or type(error).__name__
+
+
+def _hook_name(hook: Hook) -> str:
+    return ".".join(f"{hook.__module__}.{hook.__qualname__}".split(".")[-2:])
+
+
+def _emit_finished(record: Recorder, outcome: Outcome, whole: str | None) -> None:
+    extra = {} if whole is None else {"whole": whole[:MAX_TRACED_CHARS]}
+    record.emit(
+        "tool.finished",
+        name=outcome.name,
+        call_id=outcome.call_id,
+        ok=outcome.ok,
+        seconds=outcome.seconds,
+        error=outcome.error,
+        content=outcome.content,
+        **extra,
+    )

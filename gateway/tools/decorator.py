@@ -1,0 +1,213 @@
+"""How an author declares a tool: `@tool`, and the registry that `register(registry)` is handed.
+
+Knows the contract's arguments and which of them this version serves. Does not read type hints (`schema.py`) and runs
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from gateway.errors import Problem
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# A declared timeout of this many seconds, the default, means: whatever `tools.timeout_s` says.
+DEFAULT_TIMEOUT_S = 10
+
+_ATTRIBUTE = "__hermes_tool__"
+_DELETING = frozenset({"delete", "remove", "drop", "erase", "purge", "destroy", "wipe", "truncate", "unlink"})
+_DELETING_CJK = ("删除", "移除", "清空", "销毁", "注销", "擦除", "刪除", "清除")
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What `@tool(...)` was given, next to the function it decorates.
+
+    `unserved` names arguments that were set and that this version does not serve.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    description: str | None
+    parameters: Any
+    timeout_s: float
+    retries: int
+    writes: bool
+    allowed_roles: tuple[str, ...]
+    check: Callable[[], Any] | None
+    deletes: bool | None
+    unserved: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        """The file it stands in."""
+        return self.function.__code__.co_filename
+
+    @property
+    def line(self) -> int:
+        """The line of its decorator, counted from 1."""
+        return self.function.__code__.co_firstlineno
+
+
+@overload
+def tool(name: F) -> F: ...
+
+
+@overload
+def tool(
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Any = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    retries: int | None = None,
+    writes: bool = False,
+    deletes: bool | None = None,
+    needs_confirmation: bool = False,
+    confidence_gate: bool = False,
+    allowed_roles: Sequence[str] = (),
+    requires: Sequence[str] = (),
+    sensitive: Sequence[str] = (),
+    result_fields: Sequence[str] = (),
+    cache_ttl_s: float = 0,
+    shared_cache: bool = False,
+    idempotency_key: Sequence[str] | Callable[..., Any] | None = None,
+    compensate: Any = None,
+    probe: Any = None,
+    check: Callable[[], Any] | None = None,
+    price: float = 0,
+) -> Callable[[F], F]: ...
+
+
+def tool(
+    name: Any = None,
+    description: str | None = None,
+    parameters: Any = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    retries: int | None = None,
+    writes: bool = False,
+    deletes: bool | None = None,
+    needs_confirmation: bool = False,
+    confidence_gate: bool = False,
+    allowed_roles: Sequence[str] = (),
+    requires: Sequence[str] = (),
+    sensitive: Sequence[str] = (),
+    result_fields: Sequence[str] = (),
+    cache_ttl_s: float = 0,
+    shared_cache: bool = False,
+    idempotency_key: Sequence[str] | Callable[..., Any] | None = None,
+    compensate: Any = None,
+    probe: Any = None,
+    check: Callable[[], Any] | None = None,
+    price: float = 0,
+) -> Any:
+    """Declare a function as a tool; `@tool` without brackets works too. The function itself stays as it is.
+
+    Args:
+        name: what models call it; the function's name by default.
+        description: what models read; the docstring up to its first parameter line by default.
+        parameters: JSON Schema of the arguments; made from the type hints by default.
+        timeout_s: seconds one call may take; 10 means what `tools.timeout_s` says.
+        retries: how often a reading tool is asked again after a connection failed; none by default.
+        writes: whether it changes something outside.
+        deletes: whether it deletes; by the words of its name by default.
+        allowed_roles: roles that may be offered it; empty for everybody.
+        check: a self-check without arguments, plain or async, that raises when the tool cannot work.
+        needs_confirmation: not served by this version.
+        confidence_gate: not served by this version.
+        requires: not served by this version.
+        sensitive: not served by this version.
+        result_fields: not served by this version.
+        cache_ttl_s: not served by this version.
+        shared_cache: not served by this version.
+        idempotency_key: not served by this version.
+        compensate: not served by this version.
+        probe: not served by this version.
+        price: not served by this version.
+
+    What is not served is refused when the plugin is loaded, with the file and line of the declaration.
+    """
+    later = {
+        "needs_confirmation": needs_confirmation,
+        "confidence_gate": confidence_gate,
+        "requires": tuple(requires),
+        "sensitive": tuple(sensitive),
+        "result_fields": tuple(result_fields),
+        "cache_ttl_s": cache_ttl_s,
+        "shared_cache": shared_cache,
+        "idempotency_key": idempotency_key,
+        "compensate": compensate,
+        "probe": probe,
+        "price": price,
+    }
+
+    def declare(function: F) -> F:
+        declaration = Declaration(
+            function=function,
+            name=name if isinstance(name, str) else function.__name__,
+            description=description,
+            parameters=parameters,
+            timeout_s=timeout_s,
+            retries=retries or 0,
+            writes=writes,
+            allowed_roles=tuple(allowed_roles),
+            check=check,
+            deletes=deletes,
+            unserved=tuple(argument for argument, value in later.items() if value),
+        )
+        setattr(function, _ATTRIBUTE, declaration)
+        return function
+
+    return declare(name) if callable(name) else declare
+
+
+class Tools:
+    """The registry a plugin's `register(registry)` is handed: it takes tools and collects what is wrong with them.
+
+    Attributes:
+        declarations: the tools that were added, in order.
+        problems: every mistake found, with file and line.
+    """
+
+    def __init__(self) -> None:
+        self.declarations: list[Declaration] = []
+        self.problems: list[Problem] = []
+
+    def add(self, *functions: Callable[..., Any]) -> None:
+        """Add functions that `@tool` decorates.
+
+        Raises:
+            TypeError: one of them is not decorated.
+        """
+        for function in functions:
+            declaration = getattr(function, _ATTRIBUTE, None)
+            if not isinstance(declaration, Declaration):
+                raise TypeError(f"{function!r} is no tool: decorate it with @tool before adding it")
+            self.declarations.append(declaration)
+            self.problems.extend(Problem(declaration.file, declaration.line, text) for text in _faults(declaration))
+
+
+def deletes_by_name(name: str) -> bool:
+    """Whether one of the words of a name means deleting."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    words = re.split(r"[^A-Za-z]+", spaced.lower())
+    return not _DELETING.isdisjoint(words) or any(word in name for word in _DELETING_CJK)
+
+
+def _faults(declaration: Declaration) -> list[str]:
+    label = f"tool `{declaration.name}`"
+    faults = [f"{label}: `{argument}` is not supported by this version" for argument in declaration.unserved]
+    if declaration.deletes or (declaration.deletes is None and deletes_by_name(declaration.name)):
+        why = "`deletes` is" if declaration.deletes else "its name says that it deletes: `deletes` is"
+        hint = "" if declaration.deletes else "; if it deletes nothing, say `deletes=False`"
+        faults.append(f"{label}: {why} not supported by this version{hint}")
+    if not declaration.timeout_s > 0:
+        faults.append(f"{label}: `timeout_s` must be greater than 0, got {declaration.timeout_s!r}")
+    if declaration.retries < 0 or declaration.retries > 10:
+        faults.append(f"{label}: `retries` must be from 0 to 10, got {declaration.retries!r}")
+    if declaration.retries and declaration.writes:
+        faults.append(f"{label}: `retries` of a writing tool is not supported by this version")
+    return faults

@@ -1,0 +1,54 @@
+"""The seam every source of tools fits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from gateway.errors import Problem
+from gateway.tools.spec import ToolContext, ToolSpec
+
+Hook = Callable[..., Awaitable[Any]]
+
+HOOK_NAMES = ("on_request", "on_decision", "before_tool", "after_tool", "on_answer", "on_event")
+
+
+class ToolProvider(Protocol):
+    """Lists tools and runs one call at a time. Knows nothing of turns, retries or limits: those are the Courier's."""
+
+    @property
+    def name(self) -> str:
+        """The provider's name, for messages and traces."""
+        ...
+
+    @property
+    def hooks(self) -> Mapping[str, Sequence[Hook]]:
+        """Hooks that came with the tools, by hook name; complete once `list` has answered."""
+        ...
+
+    async def open(self) -> None:
+        """Start shared resources. Raises `ConfigError` where the provider cannot work."""
+        ...
+
+    async def list(self) -> Sequence[ToolSpec]:
+        """Every tool, in a stable order. Works before `open` too. Raises `ConfigError` with every problem found."""
+        ...
+
+    async def check(self) -> tuple[Problem, ...]:
+        """Run the tools' self-checks; empty when all is well. Needs `open`."""
+        ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> Any:
+        """Run one call with validated arguments and return a JSON value, or something that becomes one.
+
+        Raises:
+            InvalidArguments: the provider itself finds fault with the arguments.
+            ToolRetry: the model should try again, with the message.
+            ToolFatal: the turn has to end.
+            Exception: anything else is a failed call; the model sees the message.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop what `open` started."""
+        ...

@@ -1,0 +1,220 @@
+"""Tools written in Python: the plugins of some folders.
+
+Knows how plugins declare tools, hooks and shared resources. Does not know who calls them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import ConfigError, Problem
+from gateway.tools.decorator import DEFAULT_TIMEOUT_S, Declaration, Tools
+from gateway.tools.provider import HOOK_NAMES, Hook
+from gateway.tools.providers.lifespans import Lifespan
+from gateway.tools.providers.plugin_files import PluginFiles, problem_in
+from gateway.tools.schema import Signature, Unreadable, read_signature
+from gateway.tools.spec import ToolContext, ToolSpec, make_spec
+from gateway.tools.threads import Threads
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    declaration: Declaration
+    signature: Signature
+    spec: ToolSpec
+    is_async: bool
+
+
+# Inside the class `list` is the seam's method.
+_ToolList = list[_Tool]
+_ProblemList = list[Problem]
+
+
+class PythonProvider:
+    """The plugins of some folders as a ToolProvider."""
+
+    def __init__(
+        self,
+        places: Sequence[Path],
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        resources: Mapping[str, Any] | None = None,
+        threads: Threads | None = None,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            places: folders with plugins, or single files.
+            timeout_s: seconds a call may take whose tool says nothing else.
+            resources: what the gateway itself gives to tools, by name.
+            threads: where plain functions run; one's own by default.
+        """
+        self._files = PluginFiles(places)
+        self._timeout_s = timeout_s
+        self._resources = dict(resources or {})
+        self._threads = threads or Threads()
+        self._tools: dict[str, _Tool] | None = None
+        self._specs: list[ToolSpec] = []
+        self._hooks: dict[str, list[Hook]] = {}
+        self._lifespans: list[Lifespan] = []
+
+    @property
+    def name(self) -> str:
+        """Always `python`."""
+        return "python"
+
+    @property
+    def hooks(self) -> Mapping[str, Sequence[Hook]]:
+        """The plugins' module-level hooks, in the order of their files."""
+        return self._hooks
+
+    async def open(self) -> None:
+        """Import the plugins, where `list` has not, and start their lifespans in order.
+
+        Raises:
+            ConfigError: with every problem found; what had been started is stopped.
+        """
+        await self.list()
+        for name, module in self._files.modules:
+            function = getattr(module, "lifespan", None)
+            if function is None:
+                continue
+            lifespan = Lifespan(name, function)
+            self._lifespans.append(lifespan)
+            try:
+                made = await lifespan.start()
+            except Exception as error:
+                await self.close()
+                raise ConfigError((problem_in(Path(module.__file__ or name), error),)) from error
+            taken = sorted(made.keys() & self._resources.keys())
+            if taken:
+                await self.close()
+                text = f"lifespan() yields `{taken[0]}`, and another plugin or the gateway has a resource of that name"
+                raise ConfigError((Problem(module.__file__ or name, 0, text),))
+            self._resources.update(made)
+
+    async def list(self) -> Sequence[ToolSpec]:
+        """Import the plugins once and list their tools in the order of files and declarations.
+
+        Raises:
+            ConfigError: with every problem of every plugin.
+        """
+        if self._tools is None:
+            await self._threads.run(self._files.load)
+            problems = list(self._files.problems)
+            tools: dict[str, _Tool] = {}
+            for _, module in self._files.modules:
+                self._collect_hooks(module, problems)
+                for made in self._collect_tools(module, problems):
+                    # Of one name twice the registry says so, naming both places.
+                    tools.setdefault(made.spec.name, made)
+                    self._specs.append(made.spec)
+            if problems:
+                raise ConfigError(tuple(problems))
+            self._tools = tools
+        return tuple(self._specs)
+
+    async def check(self) -> tuple[Problem, ...]:
+        """Run the self-checks that tools declare, each within its tool's timeout."""
+        problems = []
+        for each in (self._tools or {}).values():
+            check = each.declaration.check
+            if check is None:
+                continue
+            try:
+                async with asyncio.timeout(each.spec.timeout_s):
+                    await self._run(check, {}, is_async=inspect.iscoroutinefunction(check))
+            except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises is what is wrong
+                text = f"tool `{each.spec.name}`: its check failed: {str(error) or type(error).__name__}"
+                problems.append(Problem(each.declaration.file, each.declaration.line, text))
+        return tuple(problems)
+
+    async def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> Any:
+        """Call the function: async ones on the loop, plain ones in a thread."""
+        assert self._tools is not None, "list() or open() comes first"
+        chosen = self._tools[name]
+        bound = chosen.signature.bind(arguments, replace(context, resources=self._resources))
+        return await self._run(chosen.declaration.function, bound, is_async=chosen.is_async)
+
+    async def close(self) -> None:
+        """Stop the lifespans, the last one first, and forget the modules."""
+        while self._lifespans:
+            await self._lifespans.pop().stop()
+        self._files.unload()
+
+    async def _run(self, function: Any, arguments: Mapping[str, Any], *, is_async: bool) -> Any:
+        if not is_async:
+            value = await self._threads.run(function, **arguments)
+            return await value if inspect.isawaitable(value) else value
+        try:
+            return await function(**arguments)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Raised on the loop these would stop the whole gateway.
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    def _collect_hooks(self, module: Any, problems: _ProblemList) -> None:
+        for name in HOOK_NAMES:
+            hook = getattr(module, name, None)
+            if hook is None:
+                continue
+            if inspect.iscoroutinefunction(hook):
+                self._hooks.setdefault(name, []).append(hook)
+            else:
+                problems.append(_problem(module, hook, f"hook `{name}` must be an `async def`"))
+
+    def _collect_tools(self, module: Any, problems: _ProblemList) -> _ToolList:
+        register = getattr(module, "register", None)
+        if register is None:
+            return []
+        tools = Tools()
+        if inspect.iscoroutinefunction(register):
+            problems.append(_problem(module, register, "`register` must be a plain `def`"))
+            return []
+        try:
+            register(tools)
+        except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises is a problem of its file
+            problems.append(problem_in(Path(module.__file__), error))
+        problems.extend(tools.problems)
+        source = hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
+        made = []
+        for declaration in tools.declarations:
+            try:
+                made.append(self._make(declaration, source))
+            except Unreadable as error:
+                text = f"tool `{declaration.name}`: {error}"
+                problems.append(Problem(declaration.file, declaration.line, text))
+        return made
+
+    def _make(self, declaration: Declaration, source: str) -> _Tool:
+        function = declaration.function
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise Unreadable("a tool returns one value; it can't be a generator")
+        signature = read_signature(function, declaration.parameters)
+        description = (declaration.description or signature.description).strip()
+        if not description:
+            raise Unreadable("it needs a docstring or `description=` that tells the model when to use it")
+        default = declaration.timeout_s == DEFAULT_TIMEOUT_S
+        spec = make_spec(
+            name=declaration.name,
+            description=description,
+            parameters=signature.parameters,
+            provider=self.name,
+            origin=f"{declaration.file}:{declaration.line}",
+            timeout_s=float(self._timeout_s if default else declaration.timeout_s),
+            writes=declaration.writes,
+            allowed_roles=frozenset(declaration.allowed_roles),
+            retries=declaration.retries,
+            implementation=source,
+        )
+        return _Tool(declaration, signature, spec, inspect.iscoroutinefunction(function))
+
+
+def _problem(module: Any, function: Any, text: str) -> Problem:
+    code = getattr(function, "__code__", None)
+    return Problem(module.__file__ or module.__name__, code.co_firstlineno if code else 0, text)

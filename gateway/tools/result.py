@@ -1,0 +1,184 @@
+"""What a model sees of a tool's result: compact JSON that stays valid and within a size.
+
+Knows which Python values have a JSON form, and how to shorten one without breaking it. Does not know how the result came about.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+_MOST_PLACES = 8
+_CUT = "…"
+
+
+class Unencodable(Exception):
+    """A result has no JSON form; the message says what it was."""
+
+
+def to_json_value(value: Any) -> Any:
+    """A result as JSON values.
+
+    Models, dataclasses, structs, dates, decimals (as text, exactly), enums, sets and UTF-8 bytes have a form; NaN and the
+    infinities become the text "NaN", "Infinity", "-Infinity".
+
+    Raises:
+        Unencodable: anything else, something that contains itself, and what is nested too deeply.
+    """
+    try:
+        return to_jsonable_python(value, fallback=_fallback, inf_nan_mode="strings")
+    except UnicodeDecodeError as error:
+        raise Unencodable("the tool returned bytes that are not text") from error
+    except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
+        raise Unencodable(f"the tool returned something that is not JSON: {str(error)[:200]}") from error
+
+
+def success(value: Any, max_bytes: int) -> tuple[str, str | None]:
+    """The content of a call that worked, and the whole of it where that had to be shortened.
+
+    Args:
+        value: JSON values, as `to_json_value` makes them.
+        max_bytes: most bytes of UTF-8 the content may have; at least 256.
+
+    The content is `{"ok": true, "result": ...}`. A shortened one has a third key, `left_out`, which says of each place how
+    much of how much is missing; strings end in `…` where they were cut, between characters.
+    """
+    whole = _dump({"ok": True, "result": value})
+    if len(whole.encode()) <= max_bytes:
+        return whole, None
+    value = json.loads(whole)["result"]
+    budget = max_bytes - min(max_bytes // 4, 512)
+    while budget > 16:
+        places: dict[str, str] = {}
+        short = _shorten(value, budget, "", places)
+        content = _dump({"ok": True, "result": short, "left_out": _summary(places)})
+        if len(content.encode()) <= max_bytes:
+            return content, whole
+        budget = budget * 3 // 4
+    size = len(whole.encode())
+    return _dump({"ok": True, "result": None, "left_out": {"result": f"all of it, {size} bytes"}}), whole
+
+
+def failure(message: str, max_bytes: int) -> str:
+    """The content of a call that failed: `{"ok": false, "error": message}`, cut between characters."""
+    text = message.strip() or "the tool failed and did not say why"
+    return _dump({"ok": False, "error": _cut(text, max_bytes - 32)})
+
+
+def _fallback(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def _dump(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_named_numbers(value), ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Halves of surrogate pairs: joined where both are there, replaced where one is alone.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _named_numbers(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _named_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_named_numbers(item) for item in value]
+    return value
+
+
+def _size(value: Any) -> int:
+    return len(_dump(value).encode())
+
+
+def _summary(places: dict[str, str]) -> dict[str, str]:
+    shown = dict(list(places.items())[:_MOST_PLACES])
+    if len(places) > _MOST_PLACES:
+        shown["…"] = f"{len(places) - _MOST_PLACES} more places"
+    return shown
+
+
+def _shorten(value: Any, budget: int, path: str, places: dict[str, str]) -> Any:
+    """The value within about `budget` bytes; what is left out goes into `places`."""
+    if _size(value) <= budget:
+        return value
+    if isinstance(value, str):
+        short = _cut(value, budget - 2)
+        places[path or "result"] = f"{len(value) - len(short) + 1} of {len(value)} characters"
+        return short
+    if isinstance(value, list):
+        return _shorten_list(value, budget, path, places)
+    if isinstance(value, dict):
+        return _shorten_object(value, budget, path, places)
+    places[path or "result"] = "a number too long to show"
+    return None
+
+
+def _shorten_list(value: list[Any], budget: int, path: str, places: dict[str, str]) -> list[Any]:
+    out: list[Any] = []
+    left = budget - 2
+    for item in value:
+        size = _size(item) + 1
+        if size > left:
+            break
+        out.append(item)
+        left -= size
+    if not out and left > 16:
+        out.append(_shorten(value[0], left, f"{path}[0]", places))
+    if len(out) < len(value):
+        places[path or "result"] = f"{len(value) - len(out)} of {len(value)} items"
+    return out
+
+
+def _shorten_object(value: dict[str, Any], budget: int, path: str, places: dict[str, str]) -> dict[str, Any]:
+    """Small members stay whole; what is left of the budget is shared by the large ones."""
+    sizes = {key: _size(key) + 2 + _size(item) for key, item in value.items()}
+    shares: dict[str, int] = {}
+    left, waiting = budget - 2, len(sizes)
+    for key in sorted(sizes, key=lambda each: sizes[each]):
+        shares[key] = min(sizes[key], left // waiting)
+        left -= shares[key]
+        waiting -= 1
+    out: dict[str, Any] = {}
+    for key, item in value.items():
+        room = shares[key] - _size(key) - 2
+        if shares[key] == sizes[key]:
+            out[key] = item
+        elif room > 8:
+            out[key] = _shorten(item, room, f"{path}.{key}".lstrip("."), places)
+    if len(out) < len(value):
+        places[path or "result"] = f"{len(value) - len(out)} of {len(value)} fields"
+    return out
+
+
+def _cut(text: str, budget: int) -> str:
+    """The text within `budget` bytes of JSON, cut between characters, `…` at the end where something is missing."""
+    if _size(text) - 2 <= budget:
+        return text
+    low, high = 0, min(len(text), max(budget, 0))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _size(text[:middle] + _CUT) - 2 <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    # Not between a character and what belongs to it: joiners, variation selectors, combining marks.
+    while low and _belongs(text, low):
+        low -= 1
+    return text[:low] + _CUT
+
+
+def _belongs(text: str, at: int) -> bool:
+    marks = "\u200d\ufe0e\ufe0f\u20e3"
+    return at < len(text) and (text[at] in marks or text[at - 1] == "\u200d" or "\u0300" <= text[at] <= "\u036f")

@@ -1,0 +1,119 @@
+"""What a tool is: the spec the registry keeps, what a tool may know of its caller, and how it asks for more.
+
+Pure. Knows names, schemas and flags; does not know how a tool is written (`decorator.py`) or run (`courier.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+# What OpenAI takes as a function's name; every other provider takes at least this.
+TOOL_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class ToolRetry(Exception):
+    """Raised by a tool: the model should try again, and the message says how."""
+
+
+class ToolFatal(Exception):
+    """Raised by a tool: the turn has to end."""
+
+
+class InvalidArguments(Exception):
+    """The arguments of a call are not what the tool takes; the message tells the model field by field."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know of the turn that calls it. Not part of its schema.
+
+    Attributes:
+        user: the end user, or None.
+        key: the id of the caller's key.
+        team: the caller's team, or None.
+        session: the session id the client gave, or None.
+        trace_id: 32 hex digits.
+        idempotency_key: the same for every attempt at the same call.
+        resources: what the plugins' `lifespan()` yielded, by name; its provider fills it in.
+    """
+
+    user: str | None
+    key: str
+    team: str | None
+    session: str | None
+    trace_id: str
+    idempotency_key: str
+    resources: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """One tool as the registry keeps it.
+
+    Attributes:
+        name: what models call it; matches OpenAI's name pattern `^[a-zA-Z0-9_-]{1,64}$`.
+        description: the whole description that models read.
+        parameters: JSON Schema of the arguments, an object schema, self-contained.
+        wire: the tool as it stands in a Chat Completions request, encoded once.
+        spec_hash: hex SHA-256 over everything that decides how it behaves.
+        provider: the name of the provider that runs it.
+        origin: `file:line` or server where it was declared.
+        timeout_s: seconds one call may take, its retries included.
+        writes: whether it changes something outside.
+        allowed_roles: roles that may be offered it; empty for everybody.
+        retries: how often a reading tool is asked again after a connection failed.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    wire: bytes
+    spec_hash: str
+    provider: str
+    origin: str
+    timeout_s: float
+    writes: bool = False
+    allowed_roles: frozenset[str] = frozenset()
+    retries: int = 0
+
+
+def make_spec(
+    *,
+    name: str,
+    description: str,
+    parameters: Mapping[str, Any],
+    provider: str,
+    origin: str,
+    timeout_s: float,
+    writes: bool = False,
+    allowed_roles: frozenset[str] = frozenset(),
+    retries: int = 0,
+    implementation: str = "",
+) -> ToolSpec:
+    """A spec with its wire form and hash.
+
+    `implementation` stands for the code behind it (a hash of the plugin's file, a server's version), so that a change
+    there changes the hash. `origin` is left out of the hash: the same tool in another folder is the same tool.
+    """
+    function = {"name": name, "description": description, "parameters": parameters}
+    wire = msgspec.json.encode({"type": "function", "function": function})
+    decides = [wire.decode(), provider, timeout_s, writes, sorted(allowed_roles), retries, implementation]
+    return ToolSpec(
+        name=name,
+        description=description,
+        parameters=parameters,
+        wire=wire,
+        spec_hash=hashlib.sha256(msgspec.json.encode(decides)).hexdigest(),
+        provider=provider,
+        origin=origin,
+        timeout_s=timeout_s,
+        writes=writes,
+        allowed_roles=allowed_roles,
+        retries=retries,
+    )

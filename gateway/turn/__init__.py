@@ -1,0 +1,1 @@
+"""One client request up to its final answer."""

@@ -1,0 +1,83 @@
+"""One turn: what it was asked, what was decided, what it may use.
+
+Values, made once by `prepare.py`. Does not know how the turn is driven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gateway.backends.pool import Pool
+from gateway.chat.blocks import Message
+from gateway.chat.request import ChatRequest
+from gateway.chat.usage import Usage
+from gateway.observe.events import Recorder
+from gateway.routing.decision import Decision
+from gateway.security.principal import Principal
+from gateway.tools.spec import ToolSpec
+from gateway.turn.snapshot import Snapshot
+from gateway.turn.state import Machine, State
+
+
+@dataclass(slots=True)
+class Turn:
+    """One client request up to its final answer.
+
+    Attributes:
+        record: its trace.
+        principal: who asks.
+        request: what was asked, after hooks.
+        snapshot: the version it keeps to its end.
+        decision: where it goes.
+        pool: the model's backends.
+        shown_model: the model name answers carry.
+        messages: the conversation the first round sends.
+        fields: the request fields every round sends, `tools`, `tool_choice` and `parallel_tool_calls` apart.
+        offered: registry tools by name.
+        tools_wire: the whole `tools` array, or None where nothing is offered.
+        choice: the first round's `tool_choice`, encoded, or None.
+        parallel: whether several calls of one answer may run at once.
+        max_rounds: rounds with registry tool calls that are allowed.
+        deadline: monotonic seconds at which the turn has to be over.
+        session: the session the client named.
+        answer_id: the id of the answer.
+        created: seconds since the epoch.
+    """
+
+    record: Recorder
+    principal: Principal
+    request: ChatRequest
+    snapshot: Snapshot
+    decision: Decision
+    pool: Pool
+    shown_model: str
+    messages: tuple[Message, ...]
+    fields: Mapping[str, msgspec.Raw]
+    offered: Mapping[str, ToolSpec]
+    tools_wire: bytes | None
+    choice: bytes | None
+    parallel: bool
+    max_rounds: int
+    deadline: float
+    session: str | None
+    answer_id: str
+    created: int
+    machine: Machine = field(default_factory=Machine)
+    usage: Usage = Usage()
+    backend: str | None = None
+    upstream_s: float = 0.0
+    tool_s: float = 0.0
+    first_token_s: float | None = None
+
+    def step(self, state: State, reason: str = "") -> None:
+        """Move the machine and leave the step in the trace."""
+        before = self.machine.to(state)
+        self.record.emit("state.changed", **{"from": before.value, "to": state.value, "reason": reason})
+
+    @property
+    def client_tools(self) -> frozenset[str]:
+        """Names of the tools the client will run itself."""
+        return frozenset(tool.name for tool in self.request.tools)

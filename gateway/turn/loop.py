@@ -1,0 +1,296 @@
+"""Drives a turn: ask the model, run the tools it asked for, ask again, until there is an answer.
+
+Knows the order of a round's steps and when a turn ends. The states are `state.py`'s, the limits `limits.py`'s, the tools'
+execution the Courier's, failover the pool's, the client's wire the sink's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+
+import msgspec
+
+from gateway.backends.backend import ModelCall
+from gateway.chat.answer import Answer
+from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
+from gateway.chat.codecs.chat_answer import changed_answer, named_answer
+from gateway.chat.codecs.chat_completions import encode_call
+from gateway.chat.normalise import finish_reason
+from gateway.chat.usage import Usage
+from gateway.clock import Clock
+from gateway.errors import ToolFailed, UpstreamTimeout
+from gateway.routing.text import estimate_tokens
+from gateway.tools.courier import Courier, Outcome
+from gateway.tools.spec import ToolContext
+from gateway.turn.context import Turn
+from gateway.ids import new_call_id
+from gateway.turn.journal import Journal
+from gateway.turn.limits import ToolLimits
+from gateway.turn.state import State
+from gateway.turn.stream import Sink, StreamedRound, StreamState
+
+_NO_TOOLS = b'"none"'
+_AUTO = b'"auto"'
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one model call came to. `answer` is the whole body, where the call was not streamed."""
+
+    message: Message
+    finish_reason: str | None
+    usage: Usage | None
+    answer: Answer | None = None
+
+
+class TurnResult(msgspec.Struct, frozen=True):
+    """How a turn ended. `body` is the answer's JSON, where it was not streamed."""
+
+    message: Message
+    finish_reason: str | None
+    body: bytes | None = None
+
+
+class TurnLoop:
+    """Runs turns. Holds no state of any turn.
+
+    Args:
+        courier: runs registry tools.
+        journal: where answers are committed before their writing calls.
+        clock: for deadlines and durations.
+    """
+
+    def __init__(self, courier: Courier, journal: Journal, clock: Clock) -> None:
+        self._courier = courier
+        self._journal = journal
+        self._clock = clock
+
+    async def run(self, turn: Turn, sink: Sink | None = None) -> TurnResult:
+        """Take the turn to its end; with a sink, streaming on the way.
+
+        Raises:
+            GatewayError: the turn failed; what the sink has sent stays sent.
+        """
+        try:
+            async with asyncio.timeout(max(0.0, turn.deadline - self._clock.monotonic())):
+                result = await self._rounds(turn, sink)
+        except TimeoutError as error:
+            raise UpstreamTimeout("The turn did not end within its time limit.") from error
+        finally:
+            if not turn.machine.over:
+                turn.step(State.TERMINATED, "failed")
+        return result
+
+    async def _rounds(self, turn: Turn, sink: Sink | None) -> TurnResult:
+        messages = turn.messages
+        limits = ToolLimits(turn.max_rounds)
+        state = StreamState()
+        said: list[str] = []
+        enough: str | None = None
+        while True:
+            turn.step(State.PLANNING)
+            call = self._call(turn, messages, final=enough is not None)
+            if sink is None:
+                done = await self._ask(turn, call)
+            else:
+                done = await self._stream(turn, call, sink, state)
+            turn.usage += done.usage or _estimate(messages, done.message)
+            said.append(done.message.text)
+            mine, theirs = _whose(done.message.tool_calls, turn)
+            if not mine or theirs or done.finish_reason == "length" or enough is not None:
+                break
+            turn.step(State.EXECUTING)
+            outcomes = await self._execute(turn, done.message, mine)
+            turn.step(State.OBSERVING)
+            enough = limits.round_ended(
+                (call.name, call.arguments, outcome.ok, outcome.content)
+                for call, outcome in zip(mine, outcomes, strict=True)
+            )
+            if enough is not None:
+                turn.step(State.REFLECTING, enough)
+            results = tuple(Message("tool", (ToolResult(o.call_id, o.content),)) for o in outcomes)
+            messages = (*messages, done.message, *results)
+        stopped = enough is not None and bool(mine)
+        if stopped:
+            notice = f"(Stopped: {enough}.)"
+            said.append(notice)
+            if sink is not None:
+                await sink.add(notice)
+        reason = "length" if stopped else _reason(done.finish_reason, theirs=bool(theirs))
+        result = await self._result(turn, done, said, theirs, reason, plain=sink is None)
+        if sink is not None:
+            # With registry tools offered, the end of a round was held back; without, it went out as it came.
+            await sink.finish(None if 0 in state.finished else result.finish_reason, turn.usage)
+        turn.step(State.TERMINATED, result.finish_reason or "")
+        return result
+
+    def _call(self, turn: Turn, messages: tuple[Message, ...], *, final: bool) -> ModelCall:
+        fields: Mapping[str, msgspec.Raw] = turn.fields
+        if turn.tools_wire is not None:
+            first = turn.machine.rounds == 1
+            choice = _NO_TOOLS if final else turn.choice if first else _later_choice(turn)
+            fields = {**fields, "tools": msgspec.Raw(turn.tools_wire)}
+            if choice is not None:
+                fields["tool_choice"] = msgspec.Raw(choice)
+            if turn.request.parallel_tool_calls is not None:
+                fields["parallel_tool_calls"] = msgspec.Raw(b"true" if turn.parallel else b"false")
+        return ModelCall(
+            messages,
+            fields,
+            turn.record.trace_id,
+            max(0.001, turn.deadline - self._clock.monotonic()),
+            turn.shown_model,
+        )
+
+    async def _ask(self, turn: Turn, call: ModelCall) -> Round:
+        turn.record.emit("round.started", round=turn.machine.rounds, model=turn.decision.model, backend=turn.backend)
+        started = self._clock.monotonic()
+        try:
+            got = await turn.pool.complete(call, turn.record, turn.backend)
+        finally:
+            turn.upstream_s += self._clock.monotonic() - started
+        turn.backend = got.backend
+        answer = got.answer
+        done = Round(answer.message, answer.finish_reason, answer.usage, answer)
+        self._answered(turn, done, started, None)
+        return done
+
+    async def _stream(self, turn: Turn, call: ModelCall, sink: Sink, state: StreamState) -> Round:
+        turn.record.emit("round.started", round=turn.machine.rounds, model=turn.decision.model, backend=turn.backend)
+        view = StreamedRound(state, turn.client_tools, guarded=bool(turn.offered), new_id=new_call_id)
+        started = self._clock.monotonic()
+        waited = 0.0
+        first: float | None = None
+        asked = started
+        try:
+            async with aclosing(turn.pool.stream(call, turn.record, turn.backend)) as batches:
+                async for batch in batches:
+                    arrived = self._clock.monotonic()
+                    waited += arrived - asked
+                    if first is None:
+                        first = arrived - started
+                        turn.backend = batch.backend
+                        if turn.first_token_s is None:
+                            turn.first_token_s = first
+                    if visible := view.feed(batch.chunks):
+                        await sink.relay(visible)
+                    asked = self._clock.monotonic()
+        finally:
+            turn.upstream_s += waited
+        done = Round(view.message(), view.finish_reason, view.usage)
+        self._answered(turn, done, started, first)
+        return done
+
+    def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None) -> None:
+        usage = done.usage
+        turn.record.emit(
+            "round.answered",
+            round=turn.machine.rounds,
+            backend=turn.backend,
+            finish_reason=done.finish_reason,
+            content=done.message.text,
+            tool_calls=[encode_call(call) for call in done.message.tool_calls],
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+            seconds=self._clock.monotonic() - started,
+            first_token_s=first_token_s,
+        )
+
+    async def _execute(self, turn: Turn, message: Message, calls: tuple[ToolCall, ...]) -> tuple[Outcome, ...]:
+        number = turn.machine.rounds
+        if any(spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None):
+            await self._journal.record_answer(
+                trace_id=turn.record.trace_id, owner=turn.principal.owner, round_number=number, message=message
+            )
+            turn.record.emit("journal.written", round=number)
+        positions = {call.id: index for index, call in enumerate(calls)}
+
+        def context_for(call: ToolCall) -> ToolContext:
+            return ToolContext(
+                user=turn.principal.user,
+                key=turn.principal.key_id,
+                team=turn.principal.team,
+                session=turn.session,
+                trace_id=turn.record.trace_id,
+                idempotency_key=f"{turn.record.trace_id}.{number}.{positions[call.id]}",
+            )
+
+        started = self._clock.monotonic()
+        try:
+            outcomes = await self._courier.execute(
+                calls,
+                turn.offered,
+                context_for,
+                turn.record,
+                parallel=turn.parallel,
+                registry=turn.snapshot.tools,
+            )
+        finally:
+            turn.tool_s += self._clock.monotonic() - started
+        fatal = next((outcome.fatal for outcome in outcomes if outcome.fatal is not None), None)
+        if fatal is not None:
+            raise ToolFailed(fatal)
+        return outcomes
+
+    async def _result(
+        self,
+        turn: Turn,
+        done: Round,
+        said: list[str],
+        theirs: tuple[ToolCall, ...],
+        reason: str | None,
+        *,
+        plain: bool,
+    ) -> TurnResult:
+        text = "".join(said)
+        hidden = len(done.message.tool_calls) != len(theirs)
+        message = done.message
+        if hidden or text != done.message.text:
+            rest = tuple(b for b in done.message.blocks if not isinstance(b, (Text, ToolCall)))
+            message = Message("assistant", (*rest, *((Text(text),) if text else ()), *theirs))
+        hooked = message
+        if turn.snapshot.hooks.on_answer:
+            hooked = await turn.snapshot.hooks.answer(message, turn.principal)
+            if hooked is not message:
+                turn.record.emit("hook.changed", hook="on_answer")
+        if not plain:
+            return TurnResult(hooked, reason)
+        assert done.answer is not None
+        if turn.machine.rounds == 1 and hooked is done.message and reason == done.answer.said_finish:
+            return TurnResult(message, reason, named_answer(done.answer.body, turn.answer_id, turn.shown_model))
+        body = changed_answer(
+            done.answer.body,
+            turn.answer_id,
+            turn.shown_model,
+            message=hooked,
+            finish_reason=reason,
+            usage=turn.usage,
+        )
+        return TurnResult(hooked, reason, body)
+
+
+def _whose(calls: tuple[ToolCall, ...], turn: Turn) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:
+    """Registry calls and client calls. A name nobody offered is the Courier's to refuse, where the turn has a Courier."""
+    client_tools = turn.client_tools
+    if not turn.offered:
+        return (), calls
+    mine = tuple(call for call in calls if call.name not in client_tools)
+    return mine, tuple(call for call in calls if call.name in client_tools)
+
+
+def _estimate(messages: tuple[Message, ...], answer: Message) -> Usage:
+    return Usage(estimate_tokens(messages), estimate_tokens((answer,)), estimated=True)
+
+
+def _later_choice(turn: Turn) -> bytes | None:
+    """A forced choice holds for the first round only: forced again, the model could never answer."""
+    choice = turn.choice
+    return _AUTO if choice is not None and choice != _NO_TOOLS else choice
+
+
+def _reason(said: str | None, *, theirs: bool) -> str:
+    if said == "length":
+        return "length"
+    reason = finish_reason(said, has_calls=theirs) or "stop"
+    return "stop" if reason == "tool_calls" and not theirs else reason

@@ -1,0 +1,198 @@
+"""From a request to a turn: decide, look up the model, choose the tools, lay the route's settings under the client's.
+
+Knows the order of these steps. Does not know HTTP; `Wishes` is what headers said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.chat.codecs.chat_completions import with_system_text
+from gateway.chat.request import ChatRequest
+from gateway.clock import Clock
+from gateway.config.models import RouteConfig
+from gateway.errors import InvalidRequest
+from gateway.observe.events import Recorder
+from gateway.routing.decision import Decision
+from gateway.routing.facts import Facts
+from gateway.routing.text import estimate_tokens, routing_text
+from gateway.security.principal import Principal
+from gateway.tools.spec import ToolSpec
+from gateway.turn.context import Turn
+from gateway.turn.snapshot import Snapshot
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the request's headers ask for.
+
+    Attributes:
+        tags: routing tags beside the key's own.
+        session: the session's name.
+        tools: registry tools the offer is narrowed to, or None.
+        deadline_s: seconds the client is willing to wait, or None.
+    """
+
+    tags: frozenset[str] = frozenset()
+    session: str | None = None
+    tools: frozenset[str] | None = None
+    deadline_s: float | None = None
+
+
+def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes) -> Facts:
+    """What the router may look at."""
+    return Facts(
+        text=routing_text(request.messages),
+        model=request.model,
+        tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
+        has_tools=bool(request.tools),
+        has_image=request.has_image,
+        tokens=estimate_tokens(request.messages),
+        allowed_routes=principal.routes,
+    )
+
+
+async def decide(
+    request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, *, explain: bool = False
+) -> Decision:
+    """Where a request goes.
+
+    Raises:
+        NoSuchModel: the name is unknown to this caller.
+    """
+    if request.model == snapshot.config.router.model:
+        if principal.models is not None and request.model not in principal.models:
+            snapshot.pool_for(request.model, principal)  # raises
+        decision = await snapshot.router.decide(facts_of(request, principal, wishes), explain=explain)
+    else:
+        pool = snapshot.pool_for(request.model, principal)
+        decision = Decision(None, pool.name, "explicit", str(snapshot.version), reason="the request names its model")
+    if snapshot.hooks.on_decision:
+        decision = await snapshot.hooks.decision(decision, request, principal)
+    return decision
+
+
+async def prepare(
+    request: ChatRequest,
+    principal: Principal,
+    wishes: Wishes,
+    snapshot: Snapshot,
+    record: Recorder,
+    clock: Clock,
+) -> Turn:
+    """Make the turn.
+
+    Raises:
+        InvalidRequest: the request contradicts itself.
+        NoSuchModel: the name is unknown to this caller.
+    """
+    decision = await decide(request, principal, wishes, snapshot)
+    record.emit(
+        "decision.made",
+        route=decision.route,
+        model=decision.model,
+        strategy=decision.strategy,
+        score=decision.score,
+        margin=decision.margin,
+        cached=decision.cached,
+        reason=decision.reason,
+        version=decision.version,
+    )
+    explicit = decision.strategy == "explicit"
+    route = snapshot.routes.get(decision.route) if decision.route else None
+    offered = _offer(request, principal, wishes, snapshot, decision, route)
+    if offered:
+        record.emit("tools.offered", names=list(offered))
+    tools = [tool.wire for tool in request.tools] + [_wire(name, spec) for name, spec in offered.items()]
+    choice = _choice(request, route, offered, has_tools=bool(tools))
+    fields = dict(request.fields)
+    for name, value in (route.params if route else {}).items():
+        fields.setdefault(name, msgspec.Raw(_encode(value)))
+    if request.n > 1:
+        fields["n"] = msgspec.Raw(_encode(request.n))
+    messages = request.messages
+    if route is not None and route.system:
+        messages = with_system_text(messages, route.system)
+    limit_s = snapshot.config.server.turn_timeout_s
+    if wishes.deadline_s is not None:
+        limit_s = min(limit_s, wishes.deadline_s)
+    max_rounds = snapshot.config.tools.max_rounds
+    if route is not None and route.max_rounds is not None:
+        max_rounds = route.max_rounds
+    return Turn(
+        record=record,
+        principal=principal,
+        request=request,
+        snapshot=snapshot,
+        decision=decision,
+        pool=snapshot.pools[decision.model],
+        shown_model=request.model if explicit else decision.model,
+        messages=messages,
+        fields=fields,
+        offered=offered if max_rounds > 0 else {},
+        tools_wire=b"[" + b",".join(tools) + b"]" if tools else None,
+        choice=choice,
+        parallel=request.parallel_tool_calls is not False,
+        max_rounds=max_rounds,
+        deadline=clock.monotonic() + limit_s,
+        session=wishes.session,
+        answer_id=f"chatcmpl-{record.trace_id}",
+        created=int(clock.now()),
+    )
+
+
+def _offer(
+    request: ChatRequest,
+    principal: Principal,
+    wishes: Wishes,
+    snapshot: Snapshot,
+    decision: Decision,
+    route: RouteConfig | None,
+) -> Mapping[str, ToolSpec]:
+    """The registry tools of this turn by the names they are offered under; none with `n > 1` or `tool_choice: none`."""
+    config = snapshot.config.tools
+    if request.n > 1 or (request.tool_choice is not None and request.tool_choice.mode == "none"):
+        return {}
+    if route is not None and route.tool_choice == "none":
+        return {}
+    model_tools = snapshot.config.models[decision.model].tools
+    if decision.strategy == "explicit" and config.offer == "routed" and model_tools is None:
+        return {}
+    names = route.tools if route is not None and route.tools is not None else model_tools
+    specs = snapshot.tools.offered(names, principal, wishes.tools)
+    taken = {tool.name for tool in request.tools}
+    return {(f"gateway__{spec.name}" if spec.name in taken else spec.name): spec for spec in specs}
+
+
+def _wire(name: str, spec: ToolSpec) -> bytes:
+    """The tool as it is offered; under another name where the client has a tool of its own called that."""
+    if name == spec.name:
+        return spec.wire
+    wire = msgspec.json.decode(spec.wire)
+    wire["function"]["name"] = name
+    return _encode(wire)
+
+
+def _choice(
+    request: ChatRequest, route: RouteConfig | None, offered: Mapping[str, ToolSpec], *, has_tools: bool
+) -> bytes | None:
+    """The first round's `tool_choice`. A choice without anything to choose from never goes upstream."""
+    choice = request.tool_choice
+    if choice is not None and choice.mode == "named":
+        names = {tool.name for tool in request.tools} | set(offered)
+        if choice.name not in names:
+            raise InvalidRequest(f"`tool_choice` names {choice.name!r}, which is not offered.", param="tool_choice")
+    if not has_tools:
+        if choice is not None and choice.mode == "required":
+            raise InvalidRequest("`tool_choice` is `required`, but no tools are offered.", param="tool_choice")
+        return None
+    if choice is not None:
+        return choice.wire
+    if route is not None and route.tool_choice == "required":
+        return b'"required"'
+    return None

@@ -1,0 +1,152 @@
+"""Every turn of this process: begun with one version, recorded, and accounted for however it ends.
+
+Knows the frame around a turn: lease, trace, summary. The inside is the loop's, the outside the API's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gateway.chat.codecs.chat_completions import encode_message
+from gateway.chat.request import ChatRequest
+from gateway.clock import Clock
+from gateway.config.versions import Versioned
+from gateway.errors import GatewayError
+from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
+from gateway.security.principal import Principal
+from gateway.turn.context import Turn
+from gateway.turn.loop import TurnLoop, TurnResult
+from gateway.turn.prepare import Wishes, prepare
+from gateway.turn.snapshot import Snapshot
+from gateway.turn.stream import Sink
+
+Begun = Callable[[Turn], Sink | None]
+
+
+class Turns:
+    """Runs turns and tells subscribers how they ended.
+
+    Args:
+        versions: where the active version is.
+        loop: drives a turn.
+        clock: time.
+        subscribers: get every finished trace.
+        live: get every event at once.
+        status_of: the HTTP status and code an error will be answered with, for the summary.
+
+    Attributes:
+        running: turns under way by trace id.
+    """
+
+    def __init__(
+        self,
+        versions: Versioned[Snapshot],
+        loop: TurnLoop,
+        clock: Clock,
+        subscribers: Sequence[Subscriber],
+        live: tuple[LiveSubscriber, ...],
+        status_of: Callable[[GatewayError], tuple[int, str | None]],
+    ) -> None:
+        self.running: dict[str, Turn] = {}
+        self._versions = versions
+        self._loop = loop
+        self._clock = clock
+        self._subscribers = tuple(subscribers)
+        self._live = live
+        self._status_of = status_of
+
+    async def answer(
+        self, trace_id: str, principal: Principal, request: ChatRequest, wishes: Wishes, endpoint: str, begun: Begun
+    ) -> TurnResult:
+        """Run one turn. `begun` is called once it is prepared and says where a streamed answer goes.
+
+        Raises:
+            GatewayError: the turn failed or was refused.
+        """
+        record = self._received(trace_id, principal, request, endpoint)
+        started = self._clock.monotonic()
+        lease = self._versions.acquire()
+        turn: Turn | None = None
+        try:
+            snapshot = lease.value
+            if snapshot.hooks.on_request:
+                changed = await snapshot.hooks.request(request, principal)
+                if changed is not request:
+                    record.emit("hook.changed", hook="on_request")
+                    request = changed
+            turn = await prepare(request, principal, wishes, snapshot, record, self._clock)
+            self.running[trace_id] = turn
+            result = await self._loop.run(turn, begun(turn))
+        except asyncio.CancelledError:
+            record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))
+            raise
+        except GatewayError as error:
+            status, code = self._status_of(error)
+            summary = self._summary(request, principal, turn, started, status)
+            record.emit("turn.failed", **summary, code=code, message=error.message)
+            raise
+        except Exception:
+            summary = self._summary(request, principal, turn, started, 500)
+            record.emit("turn.failed", **summary, code="internal_error", message="a defect of the gateway")
+            raise
+        else:
+            summary = self._summary(request, principal, turn, started, 200)
+            record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
+        finally:
+            self.running.pop(trace_id, None)
+            self._versions.release(lease)
+            self._tell(record)
+        return result
+
+    def refuse(self, trace_id: str, principal: Principal | None, endpoint: str, error: GatewayError) -> None:
+        """Record a request that never became a turn."""
+        record = Recorder(trace_id, principal.owner if principal else "-", self._clock, self._live)
+        status, code = self._status_of(error)
+        record.emit("request.refused", endpoint=endpoint, status=status, code=code, message=error.message)
+        self._tell(record)
+
+    def _received(self, trace_id: str, principal: Principal, request: ChatRequest, endpoint: str) -> Recorder:
+        record = Recorder(trace_id, principal.owner, self._clock, self._live)
+        record.emit(
+            "request.received",
+            endpoint=endpoint,
+            model=request.model,
+            stream=request.stream,
+            messages=[encode_message(message) for message in request.messages],
+            tools=[tool.name for tool in request.tools],
+            fields=request.fields,
+        )
+        return record
+
+    def _summary(
+        self, request: ChatRequest, principal: Principal, turn: Turn | None, started: float, status: int
+    ) -> dict[str, Any]:
+        summary: dict[str, Any] = {
+            "status": status,
+            "key": principal.key_id,
+            "user": principal.user,
+            "stream": request.stream,
+            "seconds": self._clock.monotonic() - started,
+        }
+        if turn is not None:
+            summary |= {
+                "response_id": turn.answer_id,
+                "model": turn.decision.model,
+                "route": turn.decision.route,
+                "strategy": turn.decision.strategy,
+                "version": turn.decision.version,
+                "backend": turn.backend,
+                "rounds": turn.machine.rounds,
+                "prompt_tokens": turn.usage.prompt_tokens,
+                "completion_tokens": turn.usage.completion_tokens,
+                "upstream_s": turn.upstream_s,
+                "tool_s": turn.tool_s,
+                "first_token_s": turn.first_token_s,
+            }
+        return summary
+
+    def _tell(self, record: Recorder) -> None:
+        for subscriber in self._subscribers:
+            subscriber.finished(record)

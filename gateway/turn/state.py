@@ -1,0 +1,64 @@
+"""The states of a turn and the ways between them.
+
+Pure: no await, no clock, no I/O. The machine, not the model, says what may come next.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a turn is."""
+
+    IDLE = "idle"
+    PLANNING = "planning"
+    EXECUTING = "executing"
+    OBSERVING = "observing"
+    REFLECTING = "reflecting"
+    WAITING_APPROVAL = "waiting_approval"
+    TERMINATED = "terminated"
+
+
+WAYS: dict[State, frozenset[State]] = {
+    State.IDLE: frozenset({State.PLANNING, State.TERMINATED}),
+    State.PLANNING: frozenset({State.EXECUTING, State.TERMINATED}),
+    State.EXECUTING: frozenset({State.OBSERVING, State.WAITING_APPROVAL, State.TERMINATED}),
+    State.OBSERVING: frozenset({State.PLANNING, State.REFLECTING, State.TERMINATED}),
+    State.REFLECTING: frozenset({State.PLANNING, State.TERMINATED}),
+    State.WAITING_APPROVAL: frozenset({State.EXECUTING, State.REFLECTING, State.TERMINATED}),
+    State.TERMINATED: frozenset(),
+}
+
+
+class IllegalStep(RuntimeError):
+    """A step the machine does not know: a defect of the loop that asked for it."""
+
+
+class Machine:
+    """One turn's state. `rounds` counts model calls: every entry into PLANNING is one."""
+
+    __slots__ = ("rounds", "state")
+
+    def __init__(self) -> None:
+        self.state = State.IDLE
+        self.rounds = 0
+
+    def to(self, state: State) -> State:
+        """Take a step and return the state that was left.
+
+        Raises:
+            IllegalStep: there is no such way.
+        """
+        before = self.state
+        if state not in WAYS[before]:
+            raise IllegalStep(f"a turn cannot go from {before} to {state}")
+        if state is State.PLANNING:
+            self.rounds += 1
+        self.state = state
+        return before
+
+    @property
+    def over(self) -> bool:
+        """Whether the turn has ended."""
+        return self.state is State.TERMINATED

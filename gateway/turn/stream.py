@@ -1,0 +1,191 @@
+"""What a client may see of a round while it streams.
+
+Pure: chunks in, visible chunks out. Text passes as it came; registry tool calls, later roles, inner ends and unasked usage
+stay inside. Does not know sockets or the wire of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from gateway.chat.blocks import Message
+from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta
+from gateway.chat.deltas import Assembly, CallPiece
+from gateway.chat.normalise import encode_piece, finish_reason
+from gateway.chat.usage import Usage
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Sink(Protocol):
+    """Where a streamed answer goes: one implementation per API."""
+
+    async def relay(self, chunks: Sequence[Chunk]) -> None:
+        """Send chunks that are visible, in order."""
+        ...
+
+    async def add(self, text: str) -> None:
+        """Send text that the gateway itself has to say."""
+        ...
+
+    async def finish(self, reason: str | None, usage: Usage) -> None:
+        """Send the finish reason (None: it was relayed already), usage where asked for, and the end mark."""
+        ...
+
+
+class StreamState:
+    """What holds over all rounds of one stream.
+
+    Attributes:
+        roles: choices whose role was sent.
+        finished: choices whose finish reason was sent.
+        client_calls: how many client tool calls were sent.
+        begun: whether anything visible was sent.
+    """
+
+    __slots__ = ("begun", "client_calls", "finished", "roles")
+
+    def __init__(self) -> None:
+        self.roles: set[int] = set()
+        self.finished: set[int] = set()
+        self.client_calls = 0
+        self.begun = False
+
+
+class StreamedRound:
+    """One round's view.
+
+    Args:
+        state: shared by the rounds of a stream.
+        client_tools: names whose calls go to the client.
+        guarded: whether registry tools are offered: then calls and ends are held back until it is clear whose they are.
+        new_id: makes a call id.
+    """
+
+    __slots__ = ("_assemblies", "_client_tools", "_guarded", "_new_id", "_positions", "_state", "usage")
+
+    def __init__(
+        self, state: StreamState, client_tools: frozenset[str], *, guarded: bool, new_id: Callable[[], str]
+    ) -> None:
+        self._state = state
+        self._client_tools = client_tools
+        self._guarded = guarded
+        self._new_id = new_id
+        self._assemblies: dict[int, Assembly] = {0: Assembly(new_id)}
+        self._positions: dict[int, int] = {}
+        self.usage: Usage | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """What the upstream gave as the first choice's end."""
+        return self._assemblies[0].finish_reason
+
+    def message(self) -> Message:
+        """The first choice's message, put together."""
+        return self._assemblies[0].message()
+
+    def feed(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Take in what arrived; what of it the client may see."""
+        visible: list[Chunk] = []
+        state = self._state
+        for chunk in chunks:
+            if chunk.fields.usage is not None:
+                self.usage = chunk.fields.usage.usage()
+            choices = chunk.fields.choices
+            if not choices:
+                continue
+            choice = choices[0]
+            delta = choice.delta
+            if (
+                len(choices) == 1
+                and delta is not None
+                and choice.finish_reason is None
+                and delta.tool_calls is None
+                and delta.role is None
+                and 0 in state.roles
+                and not choice.index
+            ):
+                # The common case: more text of the only choice. It passes as it came.
+                if isinstance(delta.content, str) and delta.reasoning is None and delta.reasoning_content is None:
+                    self._assemblies[0].text.append(delta.content)
+                else:
+                    self._assemblies[0].add(delta, None)
+                visible.append(chunk)
+                continue
+            visible.extend(self._careful(chunk, choices))
+        return visible
+
+    def _careful(self, chunk: Chunk, choices: list[ChunkChoice]) -> list[Chunk]:
+        """Look at each choice; the chunk passes unchanged only if nothing in it has to be hidden or mended."""
+        kept: list[tuple[int, dict[str, Any], str | None]] = []
+        unchanged = True
+        sources = msgspec.json.decode(chunk.data)["choices"]
+        for position, choice in enumerate(choices):
+            index = choice.index if choice.index is not None else position
+            delta = choice.delta or Delta()
+            source = sources[position]
+            out = dict(source.get("delta") or {})
+            assembly = self._assemblies.setdefault(index, Assembly(self._new_id))
+            pieces = assembly.add(delta, choice.finish_reason)
+            if index in self._state.roles:
+                unchanged = out.pop("role", None) is None and unchanged
+            elif self._shows(out, pieces) or not self._guarded:
+                self._state.roles.add(index)
+                if delta.role != "assistant":
+                    out, unchanged = {"role": "assistant", **{n: v for n, v in out.items() if n != "role"}}, False
+            else:  # nothing to show yet: the role waits for it, so that a failure can still be an HTTP status
+                out.pop("role", None)
+                unchanged = False
+            if delta.tool_calls and self._guarded:
+                unchanged = False
+                out.pop("tool_calls", None)
+                if shown := self._shown_calls(pieces):
+                    out["tool_calls"] = shown
+            reason: str | None = None
+            if choice.finish_reason:
+                if self._guarded or index in self._state.finished:
+                    unchanged = False
+                else:
+                    self._state.finished.add(index)
+                    calls = assembly.tracker.calls()
+                    reason = finish_reason(choice.finish_reason, has_calls=bool(calls))
+                    if choice.finish_reason == "length":
+                        reason = "length"
+                    unchanged = unchanged and reason == choice.finish_reason
+            if reason is None and not _says_something(out):
+                unchanged = False
+                continue
+            kept.append((index, out, reason))
+        if not kept:
+            return []
+        return [chunk] if unchanged else [_made(kept)]
+
+    def _shows(self, out: dict[str, Any], pieces: list[CallPiece]) -> bool:
+        rest = {name: value for name, value in out.items() if name not in ("tool_calls", "role")}
+        return _says_something(rest) or any(piece.name in self._client_tools for piece in pieces)
+
+    def _shown_calls(self, pieces: list[CallPiece]) -> list[dict[str, Any]]:
+        shown: list[dict[str, Any]] = []
+        for piece in pieces:
+            if piece.name not in self._client_tools:
+                continue
+            if piece.first:
+                self._positions[piece.position] = self._state.client_calls
+                self._state.client_calls += 1
+            position = self._positions[piece.position]
+            shown.append(encode_piece(position, piece.first, piece.id, piece.name, piece.fragment))
+        return shown
+
+
+def _says_something(delta: dict[str, Any]) -> bool:
+    """Whether a delta carries more than empty values. A role alone, before any content, is worth sending."""
+    return any(value not in (None, "", []) for value in delta.values())
+
+
+def _made(choices: list[tuple[int, dict[str, Any], str | None]]) -> Chunk:
+    built = [{"index": i, "delta": d, "logprobs": None, "finish_reason": reason} for i, d, reason in choices]
+    fields = ChunkFields(choices=[ChunkChoice(i, msgspec.convert(d, Delta), reason) for i, d, reason in choices])
+    return Chunk(_encode({"object": "chat.completion.chunk", "choices": built}), fields)

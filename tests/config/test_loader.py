@@ -1,0 +1,380 @@
+"""Files and environment in, one proved bundle or every problem out."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.config.bundle import Bundle
+from gateway.config.loader import load
+from gateway.errors import ConfigError, Problem
+from gateway.settings import Settings
+
+GATEWAY = """\
+backends:
+  demo: {provider: demo}
+  small: {provider: openai, base_url: "http://127.0.0.1:1/v1", model: m}
+models:
+  demo: {backends: [demo]}
+  fast: {backends: [small, demo]}
+aliases: {gpt-4o: fast}
+router: {default: fast}
+"""
+ROUTE = "route: orders\nmodel: fast\nkeywords: [订单]\n"
+
+
+@pytest.fixture(autouse=True)
+def _at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "routes").mkdir()
+    (tmp_path / "gateway.yaml").write_text(GATEWAY)
+    yield
+
+
+def write(name: str, text: str) -> None:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def loaded(**variables: str) -> Bundle:
+    settings = Settings.model_validate({**variables, "variables": variables})
+    return load(Path("gateway.yaml"), Path("routes"), settings)
+
+
+def refused(**variables: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        loaded(**variables)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_good_set_of_files_is_one_bundle() -> None:
+    write("routes/orders.yaml", ROUTE)
+    write("routes/more/law.yaml", "route: law\nmodel: gpt-4o\nkeywords: [law]\n")
+    bundle = loaded()
+    assert [route.route for route in bundle.routes] == ["law", "orders"]
+    assert bundle.config.router.default == "fast"
+    assert len(bundle.digest) == 64
+
+
+def test_every_problem_of_every_file_is_told_at_once() -> None:
+    write("gateway.yaml", GATEWAY + "approvals: {}\nserver: {prot: 1, port: x}\n")
+    write("routes/a.yaml", "route: a\nmodel: fast\nkeyword: [x]\n")
+    write("routes/b.yaml", "route: b\nmodel: nope\nkeywords: [x]\n")
+    write("routes/c.yaml", "route: c\n  model: [\n")
+    found = refused()
+    assert found[:3] == [
+        "gateway.yaml:9: `approvals` is not supported by this version",
+        "gateway.yaml:10: `server.port` must be a whole number, not 'x'",
+        "gateway.yaml:10: unknown key `server.prot`; did you mean `port`?",
+    ]
+    assert found[3] == "routes/a.yaml:3: unknown key `keyword`; did you mean `keywords`?"
+    assert found[-1].startswith("routes/c.yaml:2: ")
+
+
+def test_a_route_to_a_missing_model_is_named_with_its_place() -> None:
+    write("routes/orders.yaml", "route: orders\nkeywords: [x]\nmodel: fats\n")
+    assert refused() == [
+        "routes/orders.yaml:3: the route `orders` names no model: there is no `fats`; did you mean `fast`?"
+    ]
+
+
+def test_two_files_with_one_route_name_both_places() -> None:
+    write("routes/a.yaml", "# first\nroute: orders\nmodel: fast\nkeywords: [x]\n")
+    write("routes/b.yaml", ROUTE)
+    assert refused() == ["routes/b.yaml:1: the route `orders` stands in two files; first at routes/a.yaml:2"]
+
+
+@pytest.mark.parametrize("word", ["no", "on", "08", "1e3", "true", "0x1F", "1.50"])
+def test_an_unquoted_name_stays_the_text_it_is(word: str) -> None:
+    write("gateway.yaml", GATEWAY.replace("fast:", f"{word}:").replace("fast", word))
+    write("routes/orders.yaml", f"route: {word}\nmodel: {word}\nkeywords: [{word}, 12:30]\ntools: [{word}]\n")
+    (route,) = loaded().routes
+    assert (route.route, route.model, route.keywords, route.tools) == (word, word, (word, "12:30"), (word,))
+
+
+def test_params_keep_their_types() -> None:
+    write("routes/orders.yaml", ROUTE + "params: {temperature: 0, stop: ['08'], seed: 08, logprobs: off}\n")
+    assert loaded().routes[0].params == {"temperature": 0, "stop": ["08"], "seed": 8, "logprobs": "off"}
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ("router: {default: nope}", "`router.default` names no model: there is no `nope`"),
+        ("router: {default: fast, model: demo}", "`router.model` is `demo`, which is the name of a model or an alias too"),
+        ("router: {default: fast, model: gpt-4o}", "`router.model` is `gpt-4o`, which is the name of a model or an alias too"),
+        ("router: {default: fast, semantic: {threshold: high}}", "`router.semantic.threshold` must be a number or `auto`, not 'high'"),
+        ("router: {default: fast, semantic: {timeout_ms: .inf}}", "`router.semantic.timeout_ms` must be a finite number, not .inf"),
+        ("router: {default: fast, sticky: true}", "`router.sticky` is not supported by this version"),
+        ("router: {}", "`router.default` is missing"),
+        ("router:", "`router` is empty; give it a value or leave it out"),
+        ("router: [x]", "`router` must be a mapping (`key: value` lines)"),
+        ("router: {default: 'a b'}", "`router.default`, not 'a b' is not a name: 1 to 64 letters, digits or `. _ / : -`, beginning with a letter or a digit"),
+    ],
+)
+def test_a_mistake_in_the_router_is_told_in_plain_words(section: str, problem: str) -> None:
+    write("gateway.yaml", GATEWAY.replace("router: {default: fast}", section))
+    assert refused()[0] == f"gateway.yaml:8: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("aliases: {demo: fast}", "the alias `demo` is the name of a model too"),
+        ("aliases: {x: nope}", "the alias `x` names no model: there is no `nope`"),
+        ("aliases: {x: fsat}", "the alias `x` names no model: there is no `fsat`; did you mean `fast`?"),
+        ("aliases: {'x y': fast}", "the name 'x y' is not a name: 1 to 64 letters, digits or `. _ / : -`, beginning with a letter or a digit"),
+    ],
+)
+def test_an_alias_stands_for_a_model_and_is_none(line: str, problem: str) -> None:
+    write("gateway.yaml", GATEWAY.replace("aliases: {gpt-4o: fast}", line))
+    assert refused()[0] == f"gateway.yaml:7: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("backend", "problem"),
+    [
+        ("{provider: openai}", "`backends.small`: `model` is missing: the name of the model at this backend"),
+        ("{model: m}", "`backends.small.provider` is missing"),
+        ("{provider: plugin}", "`backends.small`: a backend with `provider: plugin` needs `module`"),
+        ("{provider: openai, model: m, base_url: ftp://x}", "`backends.small`: `base_url` must start with http:// or https://"),
+        ("{provider: openai, model: m, price: free, api_keys: [a]}", "`backends.small.api_keys` is not supported by this version"),
+        ("{provider: openai, model: m, capabilities: {alternation: true}}", "`backends.small.capabilities.alternation` is not supported by this version"),
+        ("{provider: openai, model: m, dialct: openai}", "unknown key `backends.small.dialct`; did you mean `dialect`?"),
+        ("{provider: openai, model: m, price: {input_per_mtok: 1}}", "`backends.small.price.output_per_mtok` is missing"),
+        ("{provider: openai, model: m, timeout_s: 0}", "`backends.small.timeout_s` must be greater than 0, not 0"),
+        ('{provider: openai, model: m, api_key: "${KEY:-}"}', "`backends.small.api_key` must not be empty; leave it out, or give it a value"),
+        ("{provider: openai, model: m, api_key: ${KEY:-}}", None),
+        ('{provider: openai, model: m, api_key: "${KEY}"}', "the variable KEY is not set; set it, or give a default: `${KEY:-...}`"),
+    ],
+)
+def test_a_mistake_in_a_backend_is_told_in_plain_words(backend: str, problem: str | None) -> None:
+    lines = GATEWAY.splitlines()
+    lines[2] = f"  small: {backend}"
+    write("gateway.yaml", "\n".join(lines))
+    found = refused()
+    assert len(found) == 1
+    if problem is not None:
+        assert found == [f"gateway.yaml:3: {problem}"]
+
+
+def test_a_model_names_backends_that_exist() -> None:
+    write("gateway.yaml", GATEWAY.replace("[small, demo]", "[smal, {name: demo, weight: 2}]"))
+    assert refused() == ["gateway.yaml:6: `models.fast.backends[1].weight` is not supported by this version"]
+    write("gateway.yaml", GATEWAY.replace("[small, demo]", "[demo, smal]"))
+    assert refused() == ["gateway.yaml:6: there is no backend `smal`; did you mean `small`?"]
+
+
+def test_no_secret_is_in_a_message_or_in_the_bundles_text() -> None:
+    write("gateway.yaml", GATEWAY + "keys: {admin_key: {a: tell-nobody}, static: {app: {key: [tell-nobody]}}}\n")
+    assert "tell-nobody" not in "\n".join(refused())
+    write("gateway.yaml", GATEWAY + "server: {port: '${X}'}\n")
+    assert "tell-nobody" not in "\n".join(refused(X="tell-nobody"))
+    assert "tell-nobody" not in "\n".join(refused(X="1", BASE_URL="tell-nobody", MODEL_NAME="m"))
+    write("gateway.yaml", GATEWAY + "keys: {admin_key: tell-nobody, static: {app: {key: tell-nobody-either}}}\n")
+    assert "tell-nobody" not in repr(loaded())
+
+
+@pytest.mark.parametrize("name", ["admin", "local", "a/b"])
+def test_a_key_cannot_take_the_name_of_another_owner(name: str) -> None:
+    write("gateway.yaml", GATEWAY + f"keys: {{static: {{{name}: {{key: x}}}}}}\n")
+    assert f"must not be named `{name}`" in refused()[0]
+
+
+def test_two_keys_of_one_value_are_refused() -> None:
+    write("gateway.yaml", GATEWAY + "keys:\n  admin_key: x\n  static:\n    a: {key: x}\n    b: {key: y}\n    c: {key: y}\n")
+    assert [line.partition(": the keys ")[0] for line in refused()] == ["gateway.yaml:12", "gateway.yaml:14"]
+
+
+@pytest.mark.parametrize("key", ["context", "privacy", "on_failure", "limits", "cache"])
+def test_a_routes_unserved_key_is_refused(key: str) -> None:
+    write("routes/orders.yaml", ROUTE + f"{key}: {{}}\n")
+    assert refused() == [f"routes/orders.yaml:4: `{key}` is not supported by this version"]
+
+
+def test_a_route_that_nothing_leads_to_is_refused() -> None:
+    write("routes/orders.yaml", "route: orders\nmodel: fast\n")
+    assert "a route needs `keywords`" in refused()[0]
+
+
+@pytest.mark.parametrize("content", ["", "# all gone\n", "backends:\n  demo: {provider", GATEWAY[:120], "\x00\x00"])
+def test_a_truncated_file_is_refused_and_never_half_a_table(content: str) -> None:
+    write("gateway.yaml", content)
+    assert all(line.startswith("gateway.yaml:") for line in refused())
+
+
+@pytest.mark.parametrize("content", ["", "route: ord", "route: orders\nmodel: fa", "route: orders\nmodel: fast\nkeywords: [订"])
+def test_a_truncated_route_is_refused_and_never_left_out(content: str) -> None:
+    write("routes/law.yaml", "route: law\nmodel: fast\nkeywords: [law]\n")
+    write("routes/orders.yaml", content)
+    assert all(line.startswith("routes/orders.yaml:") for line in refused())
+
+
+def test_a_deleted_file_or_folder_is_refused() -> None:
+    Path("gateway.yaml").unlink()
+    Path("routes").rmdir()
+    assert refused() == [
+        "gateway.yaml:0: there is no such file",
+        "routes:0: there is no such folder; it holds the routes",
+    ]
+
+
+def test_a_folder_in_the_files_place_is_refused() -> None:
+    Path("gateway.yaml").unlink()
+    Path("gateway.yaml").mkdir()
+    assert refused()[0].startswith("gateway.yaml:0: cannot be read")
+
+
+def test_a_route_file_that_would_not_be_read_is_refused() -> None:
+    write("routes/orders.yml", ROUTE)
+    assert "rename it" in refused()[0]
+
+
+def test_editors_leavings_are_no_routes() -> None:
+    write("routes/.orders.yaml.swp", "x")
+    write("routes/.#orders.yaml", "x")
+    write("routes/orders.yaml~", "x")
+    write("routes/.git/orders.yaml", "x")
+    write("routes/README.md", "x")
+    assert loaded().routes == ()
+
+
+def test_files_that_change_while_they_are_read_are_read_again() -> None:
+    """A writer replaces two files that belong together; a load sees both old or both new, or refuses."""
+    write("routes/a.yaml", "route: a\nmodel: fast\nkeywords: [old]\n")
+    write("routes/b.yaml", "route: b\nmodel: fast\nkeywords: [old]\n")
+    stop = threading.Event()
+
+    def keep_writing() -> None:
+        for number in range(10_000):
+            if stop.is_set():
+                return
+            for name in "ab":
+                temporary = Path(f"routes/.{name}")
+                temporary.write_text(f"route: {name}\nmodel: fast\nkeywords: [w{number}]\n")
+                temporary.replace(f"routes/{name}.yaml")
+            stop.wait(0.003)
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    try:
+        for _ in range(30):
+            try:
+                bundle = loaded()
+            except ConfigError as error:
+                assert "keep changing" in str(error)  # noqa: PT017 - either outcome is right
+                continue
+            words = [int(route.keywords[0].lstrip("wold") or -1) for route in bundle.routes]
+            # The writer may have stopped between the two; further apart they were never on disk together.
+            assert words[0] - words[1] in {0, 1}
+    finally:
+        stop.set()
+        writer.join(timeout=10)
+
+
+def test_paths_outside_the_working_directory_are_shown_whole(tmp_path: Path) -> None:
+    os.chdir(tmp_path / "routes")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "none.yaml", None, Settings())
+    assert caught.value.problems == (Problem((tmp_path / "none.yaml").as_posix(), 0, "there is no such file"),)
+
+
+def test_the_environment_wins_over_the_file() -> None:
+    write("gateway.yaml", GATEWAY + "server: {port: 1}\ntools: {max_rounds: 9}\n")
+    config = loaded(PORT="2", MAX_TOOL_ROUNDS="0", TOOL_TIMEOUT="3", DATABASE_URL="sqlite:///y.db").config
+    assert (config.server.port, config.tools.max_rounds, config.tools.timeout_s) == (2, 0, 3)
+    assert config.storage.database == "sqlite:///y.db"
+
+
+def test_another_database_is_refused_without_showing_the_url() -> None:
+    (found,) = refused(DATABASE_URL="postgresql://u:tell-nobody@h/d")
+    assert found.startswith("environment:0: DATABASE_URL: ")
+    assert "tell-nobody" not in found
+
+
+def test_base_url_and_model_name_make_the_default_model() -> None:
+    write("routes/orders.yaml", ROUTE)
+    write("routes/demo.yaml", "route: demo\nmodel: demo\nkeywords: [demo]\n")
+    bundle = loaded(BASE_URL="http://127.0.0.1:9/v1", MODEL_NAME="qwen2.5:7b", API_KEY="k")
+    config = bundle.config
+    assert config.router.default == "qwen2.5:7b"
+    assert [member.name for member in config.models["qwen2.5:7b"].backends] == ["env"]
+    backend = config.backends["env"]
+    assert (backend.provider, backend.base_url, backend.model, backend.api_key) == (
+        "openai",
+        "http://127.0.0.1:9/v1",
+        "qwen2.5:7b",
+        "k",
+    )
+    # What led to the demo leads to the real model; what was chosen on purpose stays.
+    assert {route.route: route.model for route in bundle.routes} == {"demo": "qwen2.5:7b", "orders": "fast"}
+
+
+@pytest.mark.parametrize("name", ["meta llama/3", "fast", "gpt-4o", "auto", "@cf/x"])
+def test_a_model_name_that_is_taken_or_no_name_is_called_env(name: str) -> None:
+    config = loaded(BASE_URL="http://127.0.0.1:9/v1", MODEL_NAME=name).config
+    assert config.router.default == "env"
+    assert config.backends["env"].model == name
+
+
+def test_the_environment_alone_needs_no_backends_in_the_file() -> None:
+    write("gateway.yaml", "server: {port: 1}\n")
+    assert loaded(BASE_URL="http://127.0.0.1:9/v1", MODEL_NAME="m").config.router.default == "m"
+
+
+def test_the_digest_follows_what_decides_and_no_secret() -> None:
+    write("gateway.yaml", GATEWAY + 'keys: {static: {app: {key: "${KEY}"}}}\n')
+    first = loaded(KEY="one", GATEWAY_ADMIN_KEY="a")
+    again = loaded(KEY="two", GATEWAY_ADMIN_KEY="b")
+    assert again.digest == first.digest
+    assert again.config != first.config
+    digests = {first.digest, loaded(KEY="one").digest, loaded(KEY="one", PORT="2").digest}
+    write("routes/orders.yaml", ROUTE)
+    digests.add(loaded(KEY="one").digest)
+    write("routes/calibration.json", "{}")
+    digests.add(loaded(KEY="one").digest)
+    assert len(digests) == 5
+
+
+def test_the_digest_knows_no_order_and_no_seam() -> None:
+    write("routes/a.yaml", "route: a\nmodel: fast\nkeywords: [x]\n")
+    first = loaded().digest
+    Path("routes/a.yaml").rename("routes/b.yaml")
+    assert loaded().digest != first
+
+
+def test_missing_tools_are_named_with_their_place() -> None:
+    write("gateway.yaml", GATEWAY.replace("[demo]}", "[demo], tools: [clok]}") + "tools: {default: [nope]}\n")
+    write("routes/orders.yaml", ROUTE + "tools:\n  - clock\n  - query_ordr\n")
+    bundle = loaded()
+    assert [str(problem) for problem in bundle.missing_tools({"clock", "query_order"})] == [
+        "gateway.yaml:9: there is no tool `nope`",
+        "gateway.yaml:5: there is no tool `clok`; did you mean `clock`?",
+        "routes/orders.yaml:6: there is no tool `query_ordr`; did you mean `query_order`?",
+    ]
+    assert bundle.missing_tools({"clock", "clok", "nope", "query_ordr"}) == ()
+
+
+def test_later_checks_can_name_a_place() -> None:
+    write("routes/orders.yaml", ROUTE + "patterns:\n  - '('\n")
+    assert str(loaded().route_problem("orders", ("patterns", 0), "not RE2")) == "routes/orders.yaml:5: not RE2"
+    assert str(loaded().problem(("backends", "small", "module"), "gone")) == "gateway.yaml:3: gone"
+
+
+def test_the_shipped_files_are_good() -> None:
+    root = Path(__file__).parents[2]
+    bundle = load(root / "config" / "gateway.yaml", root / "routes", Settings())
+    assert bundle.config.router.default == "demo"
+    assert len(bundle.routes) >= 4
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "config" / "examples").glob("*.yaml")), ids=lambda p: p.name)
+def test_every_example_is_good(path: Path) -> None:
+    names = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "APP_KEY", "GATEWAY_ADMIN_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY")
+    variables = {name: f"value-of-{name}" for name in names}
+    load(path, None, Settings.model_validate({"variables": variables}))
