@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway import __version__
-
-DEFAULT_CONFIG = Path("config/gateway.yaml")
-DEFAULT_ROUTES = Path("routes")
+from gateway.config.defaults import DEFAULT_CONFIG, DEFAULT_ROUTES
 
 
 def main(argv: Sequence[str] | None = None) -> int:

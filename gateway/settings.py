@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from dotenv import dotenv_values
 from pydantic import Field, ValidationError
@@ -61,8 +61,8 @@ class Settings(BaseSettings):
     max_tool_rounds: int | None = Field(default=None, ge=0, le=100, validation_alias="MAX_TOOL_ROUNDS")
     max_iterations: int | None = Field(default=None, ge=0, le=100, validation_alias="MAX_ITERATIONS")
     tool_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False, validation_alias="TOOL_TIMEOUT")
-    semantic_threshold: float | Literal["auto"] | None = Field(
-        default=None, allow_inf_nan=False, validation_alias="SEMANTIC_ROUTE_THRESHOLD"
+    semantic_threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] | None = Field(
+        default=None, validation_alias="SEMANTIC_ROUTE_THRESHOLD"
     )
 
     variables: Mapping[str, str] = Field(default_factory=dict, repr=False, exclude=True)

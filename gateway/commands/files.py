@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from gateway.cli import DEFAULT_CONFIG, DEFAULT_ROUTES
+from gateway.config.defaults import DEFAULT_CONFIG, DEFAULT_ROUTES
 from gateway.errors import ConfigError, Problem
 from gateway.settings import Settings, read_settings
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
+import contextlib
 import gc
 import sys
+from collections.abc import Iterator
 
 import uvicorn
 import uvloop
@@ -78,6 +79,15 @@ class _Server(uvicorn.Server):
     """uvicorn's server, which says how to try it once it listens."""
 
     came_up = False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, but a signal that was heeded is not raised again: it would end the process at once, with traces
+        unwritten and the exit code of a failure.
+        """
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         await super().startup(sockets=sockets)  # type: ignore[arg-type]

@@ -41,31 +41,6 @@ class StorageConfig(Section):
     database: NonEmpty = "sqlite:///data/hermes.db"
 
 
-class ConfigSection(Section):
-    """How configuration itself behaves."""
-
-    watch: bool = False
-
-
-class Capabilities(Section):
-    """What a backend can do. None means unknown: the gateway tries and believes the answer."""
-
-    tools: bool | None = None
-    parallel_tools: bool | None = None
-    vision: bool | None = None
-    json_schema: bool | None = None
-    streaming: bool | None = None
-    developer_role: bool | None = None
-
-
-class Price(Section):
-    """Prices per million tokens, in `budgets.currency`."""
-
-    input_per_mtok: float = Field(ge=0)
-    output_per_mtok: float = Field(ge=0)
-    cached_input_per_mtok: float | None = Field(default=None, ge=0)
-
-
 class BackendConfig(Section):
     """One upstream that serves one model."""
 
@@ -84,9 +59,6 @@ class BackendConfig(Section):
     timeout_s: float = Field(default=120, gt=0)
     first_token_timeout_s: float = Field(default=60, gt=0)
     idle_timeout_s: float = Field(default=60, gt=0)
-    context_tokens: int | None = Field(default=None, gt=0)
-    capabilities: Capabilities = Capabilities()
-    price: Price | Literal["free"] | None = None
 
     @model_validator(mode="after")
     def _needs(self) -> BackendConfig:
@@ -209,7 +181,6 @@ class GatewayConfig(Section):
 
     server: ServerConfig = ServerConfig()
     storage: StorageConfig = StorageConfig()
-    config: ConfigSection = ConfigSection()
     backends: Annotated[dict[Name, BackendConfig], Field(min_length=1)]
     models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
     aliases: dict[Name, Name] = Field(default_factory=dict)

@@ -21,6 +21,7 @@ M = TypeVar("M", bound=BaseModel)
 
 # Values that stand under these keys are never shown in a message.
 _SECRET: Final = frozenset({"key", "api_key", "admin_key", "headers", "database", "base_url"})
+_NAME: Final = "1 to 64 letters, digits or `. _ / : -`, beginning with a letter or a digit"
 _WANTED: Final[Mapping[str, str]] = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -58,8 +59,16 @@ def validate(
         by_place.setdefault(_place(item, document.value), []).append(item)
     known = {path: _known_keys(model, path) for path in by_place}
     for path, items in by_place.items():
+        if _is_other_branch(path, items, by_place):
+            continue
         problems.append(document.problem(path, _message(document, path, items, known[path], unserved)))
     return None
+
+
+def _is_other_branch(path: Path, items: list[ErrorDetails], by_place: dict[Path, list[ErrorDetails]]) -> bool:
+    """Whether this only says that a mapping is not the word that might stand in its place; its own mistakes say more."""
+    deeper = any(len(other) > len(path) and other[: len(path)] == path for other in by_place)
+    return deeper and all(item["type"] == "literal_error" for item in items)
 
 
 def _keep_text(document: Document, found: list[ErrorDetails]) -> bool:
@@ -125,9 +134,10 @@ def _message(
         words = str(first["msg"]).removeprefix("Value error, ")
         return f"`{name}`: {words}" if path else words
     value = _value(document, path, first)
-    if str(first["loc"][-1]) == "[key]" or "string_pattern_mismatch" in kinds:
-        subject = f"the name {path[-1]!r}" if str(first["loc"][-1]) == "[key]" else f"`{name}`{value}"
-        return f"{subject} is not a name: 1 to 64 letters, digits or `. _ / : -`, beginning with a letter or a digit"
+    if str(first["loc"][-1]) == "[key]":
+        return f"{path[-1]!r} is not a name; a name is {_NAME}"
+    if "string_pattern_mismatch" in kinds:
+        return f"`{name}` must be a name ({_NAME}){value}"
     if first["input"] is None and "string_too_short" not in kinds:
         return f"`{name}` is empty; give it a value or leave it out"
     if "string_too_short" in kinds:

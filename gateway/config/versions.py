@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import structlog
+
 from gateway.clock import Clock
-from gateway.errors import ConfigError, Problem
+from gateway.errors import ConfigError, GatewayError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class HasVersion(Protocol):
         """The version; never changes."""
         ...
 
+
+_log = structlog.stdlib.get_logger("gateway.config")
 
 T = TypeVar("T", bound=HasVersion)
 
@@ -110,13 +114,15 @@ class Versioned(Generic[T]):
 
         Raises:
             ConfigError: the new generation is refused, with every problem.
+            GatewayError: it could not be built for another reason.
         """
         async with self._reloading:
             current = self._lease.value
             try:
                 found = await self._build(self._generation + 1, current)
-            except ConfigError as error:
-                self.last_error = Refusal(self._clock.now(), error.problems)
+            except GatewayError as error:
+                problems = error.problems if isinstance(error, ConfigError) else (Problem("reload", 0, error.message),)
+                self.last_error = Refusal(self._clock.now(), problems)
                 self.failures += 1
                 raise
             self.last_error = None
@@ -135,10 +141,16 @@ class Versioned(Generic[T]):
     def _start_closing(self, lease: Lease[T]) -> None:
         task = asyncio.get_running_loop().create_task(self._run_close(lease.value))
         self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        task.add_done_callback(self._closed_one)
 
     async def _run_close(self, value: T) -> None:
         await self._close(value)
+
+    def _closed_one(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Nobody waits for it, and the next generation serves all the same.
+            _log.error("an older generation was not closed cleanly", exc_info=error)
 
     async def close(self, timeout_s: float = 10) -> None:
         """Close the active generation, in use or not, and wait up to `timeout_s` for older ones."""

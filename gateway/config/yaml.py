@@ -199,7 +199,9 @@ class _Composer:
     def _scalar(self, event: Any, line: int) -> Scalar:
         self._check_tag(event.tag, ("str", "int", "float", "bool", "null"), line)
         tag = event.tag.removeprefix(_CORE) if event.tag and event.tag.startswith(_CORE) else None
-        return Scalar(line, event.value, (event.implicit[0] and event.tag != "!") or tag in {"int", "float", "bool", "null"})
+        return Scalar(
+            line, event.value, (event.implicit[0] and event.tag != "!") or tag in {"int", "float", "bool", "null"}
+        )
 
     def _sequence(self, line: int) -> Sequence:
         items = []

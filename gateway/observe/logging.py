@@ -5,6 +5,7 @@ Knows formats and levels. Does not know metrics or traces. No secret passes.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
@@ -135,4 +136,8 @@ def _redact(redactor: Redactor) -> Callable[[Any, str, MutableMapping[str, Any]]
 
 
 def _dumps(value: Any, **_options: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=repr).decode()
+    try:
+        return msgspec.json.encode(value, enc_hook=repr).decode()
+    except (UnicodeEncodeError, TypeError, ValueError):
+        # Half a surrogate pair, or a key that is no text.
+        return json.dumps(value, default=repr, skipkeys=True)

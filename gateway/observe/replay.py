@@ -29,12 +29,12 @@ def replay(row: TraceRow, *, width: int = _WIDTH) -> str:
     ]
     for event in decode_events(row.events):
         offset = f"{(event.at - row.started_at) * 1000:9.1f} ms"
-        text = list(_told(event, width))
+        text = [_cut(line, width) for line in _told(event, width)]
         lines.append(f"{offset}  {event.type:<17} {text[0]}".rstrip())
         lines += [f"{'':12}  {'':17} {line}" for line in text[1:]]
     lines.append("")
     lines.append(f"{row.prompt_tokens} prompt tokens, {row.completion_tokens} completion tokens")
-    return "\n".join(lines)
+    return "\n".join(map(_printable, lines))
 
 
 def _told(event: Event, width: int) -> Iterator[str]:
@@ -151,10 +151,13 @@ def _seconds(value: Any) -> str:
 
 
 def _cut(value: Any, width: int) -> str:
-    text = value if isinstance(value, str) else _as_json(value)
-    # A trace is shown on a terminal: what somebody sent must not move its cursor.
-    line = "".join(sign if sign.isprintable() else " " for sign in " ".join(text.split()))
+    line = " ".join((value if isinstance(value, str) else _as_json(value)).split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _printable(text: str) -> str:
+    # A trace is shown on a terminal: what somebody sent must not move its cursor.
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _as_json(value: Sequence[Any] | Mapping[str, Any] | Any) -> str:

@@ -34,11 +34,31 @@ _KEPT_ELSEWHERE = frozenset({"accept", "accept-language", "user-agent"})
 # The only unicast space of IPv6 that is handed out; the rest is local, reserved, or holds an IPv4 address.
 _PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
 _6TO4 = ipaddress.IPv6Network("2002::/16")
-_TEREDO = ipaddress.IPv6Network("2001::/32")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _V4_COMPATIBLE = ipaddress.IPv6Network("::/96")
-# Public by number, internal by use: Azure answers every machine of its own here.
-_INTERNAL = frozenset({ipaddress.ip_address("168.63.129.16")})
+# IANA's special-purpose registries, written out: what `ipaddress` calls global differs between Python's versions.
+# The last one is public by number and internal by use: Azure answers every machine of its own there.
+_CLOSED_V4 = tuple(
+    ipaddress.IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/3",
+        "168.63.129.16/32",
+    )
+)
+_CLOSED_V6 = tuple(ipaddress.IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "3fff::/20"))
 _CHARSET = re.compile(rb"""<meta[^>]+charset=["']?([A-Za-z0-9_:.-]+)""", re.IGNORECASE)
 
 
@@ -155,6 +175,8 @@ class OutboundGuard:
                 return await self._follow(_parse(url), method, dict(headers or {}), body, max_bytes)
         except TimeoutError:
             raise OutboundFailed(f"no answer within {timeout_s:g} s") from None
+        except aiohttp.InvalidURL as error:
+            raise OutboundRefused("that is not a URL with a proper host") from error
         except (aiohttp.ClientError, OSError) as error:
             refused = _refusal_in(error)
             if refused is not None:
@@ -343,9 +365,9 @@ def _embedded(address: Address) -> Address:
 
 
 def _is_public(address: Address) -> bool:
-    if address in _INTERNAL or address.is_multicast or not address.is_global:
-        return False
-    return address.version == 4 or (address in _PUBLIC_V6 and address not in _TEREDO)
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _CLOSED_V4)
+    return address in _PUBLIC_V6 and not any(address in network for network in _CLOSED_V6)
 
 
 def _refusal_in(error: BaseException) -> OutboundRefused | None:

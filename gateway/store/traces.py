@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, delete, func, or_, select, text, true, tuple_
+from sqlalchemy import ColumnElement, Row, delete, func, or_, select, true, tuple_
 from sqlalchemy.dialects.sqlite import insert
 
 from gateway.store.database import Database
@@ -71,8 +71,7 @@ class SqlTraces:
                 if count < _BATCH:
                     break
         if gone:
-            async with self._database.reading() as connection:
-                await connection.execute(text("PRAGMA incremental_vacuum"))
+            await self._database.shrink()
         return gone
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any, NoReturn
 
 from gateway.tools.spec import InvalidArguments
@@ -203,9 +204,9 @@ class _Reader:
         if letter in _ESCAPES and letter:
             self.at += 2
             return _ESCAPES[letter]
-        length = {"u": 4, "x": 2}.get(letter, 0)
+        length = {"U": 8, "u": 4, "x": 2}.get(letter, 0)
         digits = self.text[self.at + 2 : self.at + 2 + length]
-        if length and len(digits) == length and _HEX.fullmatch(digits):
+        if length and len(digits) == length and _HEX.fullmatch(digits) and int(digits, 16) <= sys.maxunicode:
             self.at += 2 + length
             return chr(int(digits, 16))
         return self.fail("an escape JSON knows")

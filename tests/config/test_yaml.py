@@ -100,7 +100,9 @@ def test_a_second_equal_key_deep_inside_is_refused_too() -> None:
     assert only("a:\n  - b: {c: 1, 'c': 2}\n").line == 2
 
 
-@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!ruby/object", "!!binary", "!<tag:x,2000:y>", "!!set"])
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.system", "!ruby/object", "!!binary", "!<tag:x,2000:y>", "!!set"]
+)
 def test_no_tag_makes_an_object(tag: str) -> None:
     found = only(f"a: 1\nb: {tag} [x]\n")
     assert found.line == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from gateway.routing.encoders.weights import packaged
 from gateway.routing.encoders.window import both_ends, ends_of_text
 from tests.routing.hashing_encoder import HashingEncoder
 
-MAKERS = {
+MAKERS: dict[str, Callable[[], Encoder]] = {
     "hashing": HashingEncoder,
     "remembering": lambda: RememberingEncoder(HashingEncoder()),
     "auto": lambda: AutoEncoder([HashingEncoder("latin", 16, "latin"), HashingEncoder("rest", 24)]),
@@ -34,7 +34,7 @@ MAKERS = {
 
 @pytest.fixture(params=MAKERS)
 async def encoder(request: pytest.FixtureRequest) -> AsyncIterator[Encoder]:
-    made: Encoder = MAKERS[request.param]()
+    made = MAKERS[request.param]()
     yield made
     await made.close()
 

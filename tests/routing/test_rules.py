@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -158,7 +159,7 @@ def test_a_route_matches_by_its_conditions_alone_when_it_says_so() -> None:
 
 WORDS = ["a", "ab", "b", "c++", "订", "订单", "é", "a b", "н", ".n"]
 TEXT = st.text(st.sampled_from("ab c+订单é.nн,"), max_size=30)
-ROUTES = st.lists(
+ROUTES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     st.builds(
         dict,
         keywords=st.lists(st.sampled_from(WORDS), min_size=1, max_size=3),
@@ -185,8 +186,8 @@ def naive_contains(text: str, keyword: str) -> bool:
 
 
 @given(ROUTES, TEXT)
-def test_rules_agree_with_a_naive_reading_of_them(fields: list[dict[str, object]], text: str) -> None:
-    routes = [route(f"r{number}", **each) for number, each in enumerate(fields)]  # type: ignore[arg-type]
+def test_rules_agree_with_a_naive_reading_of_them(fields: list[dict[str, Any]], text: str) -> None:
+    routes = [route(f"r{number}", **each) for number, each in enumerate(fields)]
     hits = [
         each
         for each in routes
@@ -199,10 +200,8 @@ def test_rules_agree_with_a_naive_reading_of_them(fields: list[dict[str, object]
 
 
 @given(ROUTES, TEXT, st.randoms())
-def test_order_of_routes_and_keywords_does_not_matter(
-    fields: list[dict[str, object]], text: str, random: object
-) -> None:
-    routes = [route(f"r{number}", **each) for number, each in enumerate(fields)]  # type: ignore[arg-type]
+def test_order_of_routes_and_keywords_does_not_matter(fields: list[dict[str, Any]], text: str, random: object) -> None:
+    routes = [route(f"r{number}", **each) for number, each in enumerate(fields)]
     expected = winner(routes, text)
     shuffled = [each.model_copy(update={"keywords": each.keywords[::-1]}) for each in routes]
     for order in itertools.islice(itertools.permutations(shuffled), 6):

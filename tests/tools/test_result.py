@@ -25,7 +25,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(256, 1024))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_content_is_valid_json_within_the_limit_whatever_the_result(value: Any, limit: int) -> None:
     content, whole = success(to_json_value(value), limit)
     assert len(content.encode()) <= limit

@@ -28,7 +28,7 @@ def encodings(draw: st.DrawFn) -> tuple[dict[str, Any], str]:
 
 
 @given(OBJECTS, st.booleans(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_an_object_cut_off_anywhere_is_never_executed(
     value: dict[str, Any], ascii_only: bool, data: st.DataObject
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_list_of_objects_cut_off_anywhere_is_never_executed(values: list[Any],
 
 
 @given(encodings())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_complete_object_is_read_however_it_was_wrapped(case: tuple[dict[str, Any], str]) -> None:
     value, text = case
     assert read_arguments(text)[0] == value

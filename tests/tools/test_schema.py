@@ -3,10 +3,11 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
-from typing import Annotated, Any, Literal, Optional, TypedDict, Union
+from typing import Annotated, Any, Literal, Optional, Union
 
 import pydantic
 import pytest
+from typing_extensions import TypedDict
 
 from gateway.tools import ToolContext
 from gateway.tools.schema import Signature, Unreadable, read_docstring, read_signature

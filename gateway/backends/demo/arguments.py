@@ -194,12 +194,7 @@ def text_around(value: Value, text: str) -> str:
 
 
 def _ids(slot: Slot, values: tuple[Value, ...], text: str, others: Sequence[OfferedTool]) -> list[tuple[Any, int]]:
-    rivals = [
-        rival
-        for other in others
-        for rival in other.slots
-        if rival.kind == "id" and rival.name != slot.name
-    ]
+    rivals = [rival for other in others for rival in other.slots if rival.kind == "id" and rival.name != slot.name]
     found = []
     for value in values:
         if value.kind not in ("id", "quoted", "number"):

@@ -126,6 +126,8 @@ def narrow(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, An
 
 def _slot(name: str, schema: dict[str, Any], required: bool) -> Slot:
     words = frozenset(word.lower() for word in _SPLIT.split(name) if word)
+    # "cities" asks for what "city" asks for.
+    words = words | {word[:-3] + "y" if word.endswith("ies") else word[:-1] for word in words if word.endswith("s")}
     kind = _kind(words, schema)
     return Slot(name, schema, kind, required, words, _example(schema) if kind == "id" else None)
 

@@ -125,7 +125,9 @@ def _expressions(question: str) -> dict[str, str]:
 
 
 def _is_computed(question: str, call: Done) -> bool:
-    return "expression" in call.arguments or not _expressions(question).keys().isdisjoint(map(str, call.arguments.values()))
+    return "expression" in call.arguments or not _expressions(question).keys().isdisjoint(
+        map(str, call.arguments.values())
+    )
 
 
 def _outcome(value: Any) -> str | None:

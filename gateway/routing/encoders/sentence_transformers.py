@@ -56,7 +56,7 @@ class SentenceTransformersEncoder:
         path = Path(self.name).expanduser()
         try:
             model = SentenceTransformer(str(path) if path.exists() else self.name, device="cpu", local_files_only=True)
-            dimensions = model.get_sentence_embedding_dimension()
+            dimensions = model.get_embedding_dimension()
         except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
             raise EncoderFailed(f"encoder {self.name!r} does not load: {error}") from error
         if not dimensions:

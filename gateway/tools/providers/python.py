@@ -106,18 +106,8 @@ class PythonProvider:
             ConfigError: with every problem of every plugin.
         """
         if self._tools is None:
-            await self._threads.run(self._files.load)
-            problems = list(self._files.problems)
-            tools: dict[str, _Tool] = {}
-            for _, module in self._files.modules:
-                self._collect_hooks(module, problems)
-                for made in self._collect_tools(module, problems):
-                    # Of one name twice the registry says so, naming both places.
-                    tools.setdefault(made.spec.name, made)
-                    self._specs.append(made.spec)
-            if problems:
-                raise ConfigError(tuple(problems))
-            self._tools = tools
+            # Runs the plugins' own code, which may take its time.
+            self._tools = await self._threads.run(self._load)
         return tuple(self._specs)
 
     async def check(self) -> tuple[Problem, ...]:
@@ -158,6 +148,20 @@ class PythonProvider:
             # Raised on the loop these would stop the whole gateway.
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
+    def _load(self) -> dict[str, _Tool]:
+        self._files.load()
+        problems = self._files.problems
+        tools: dict[str, _Tool] = {}
+        for _, module in self._files.modules:
+            self._collect_hooks(module, problems)
+            for made in self._collect_tools(module, problems):
+                # Of one name twice the registry says so, naming both places.
+                tools.setdefault(made.spec.name, made)
+                self._specs.append(made.spec)
+        if problems:
+            raise ConfigError(tuple(problems))
+        return tools
+
     def _collect_hooks(self, module: Any, problems: _ProblemList) -> None:
         for name in HOOK_NAMES:
             hook = getattr(module, name, None)
@@ -181,7 +185,7 @@ class PythonProvider:
         except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises is a problem of its file
             problems.append(problem_in(Path(module.__file__), error))
         problems.extend(tools.problems)
-        source = hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
+        source = _source_hash(Path(module.__file__))
         made = []
         for declaration in tools.declarations:
             try:
@@ -213,6 +217,15 @@ class PythonProvider:
             implementation=source,
         )
         return _Tool(declaration, signature, spec, inspect.iscoroutinefunction(function))
+
+
+def _source_hash(file: Path) -> str:
+    """What a plugin's code consists of: its file, the rest of its package, and the `_` files it may share with others."""
+    around = file.parent.rglob("*.py") if file.name == "__init__.py" else file.parent.glob("_*.py")
+    digest = hashlib.sha256(file.read_bytes())
+    for each in sorted(around):
+        digest.update(each.read_bytes())
+    return digest.hexdigest()
 
 
 def _problem(module: Any, function: Any, text: str) -> Problem:

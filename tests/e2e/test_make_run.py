@@ -1,0 +1,302 @@
+"""What `make run` starts, and the commands beside it, as processes with the shipped files."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.e2e.program import Program, copy_shipped, program, run
+from tests.upstream import ScriptedUpstream, answer
+
+QUESTION = "what is 12.5% of 18,640?"
+HEAVY = ("litellm", "sentence_transformers", "torch", "transformers")
+# The same program, which tells at its end what it has imported.
+TELLS_ITS_MODULES = """
+import json, pathlib, sys
+from gateway.cli import main
+code = main(sys.argv[1:])
+pathlib.Path("modules.json").write_text(json.dumps(sorted(sys.modules)))
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return copy_shipped(tmp_path)
+
+
+async def ask(url: str, text: str = QUESTION, model: str = "auto", **headers: str) -> tuple[int, dict[str, str], Any]:
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response,
+    ):
+        found = {name.lower(): value for name, value in response.headers.items()}
+        return response.status, found, await response.json()
+
+
+async def test_first_request_is_answered_within_5_s_of_the_start(folder: Path) -> None:
+    with program(folder) as running:
+        status, _, body = await ask(running.url)
+        wall_s = time.monotonic() - running.started
+        cpu_s = running.cpu_s
+        print(f"first answer {wall_s:.2f} s after the start, {cpu_s:.2f} s of them on a processor")
+        assert status == 200
+        assert "2330" in body["choices"][0]["message"]["content"]
+        # Where other processes hold the machine, the time that this one had a processor is what can be judged.
+        assert min(wall_s, cpu_s) < 5
+
+
+async def test_printed_curl_line_answers(shipped: Program) -> None:
+    words = shlex.split(shipped.printed[shipped.printed.index("curl ") :])
+    assert words[:2] == ["curl", "-s"]
+    url = words[2]
+    header = dict([words[words.index("-H") + 1].split(": ", 1)])
+    data = words[words.index("-d") + 1]
+    assert len(words) == 7, "the line holds nothing else"
+    async with aiohttp.ClientSession() as http, http.post(url, data=data.encode(), headers=header) as response:
+        assert response.status == 200
+        assert "2330" in (await response.json())["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+async def test_program_stops_on_a_signal_with_exit_code_0_and_keeps_its_traces(
+    folder: Path, how: signal.Signals
+) -> None:
+    with program(folder) as running:
+        _, headers, _ = await ask(running.url)
+        assert running.stop(how) == 0, running.log
+    done = run(folder, "trace", headers["x-gateway-trace"], "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == 200
+
+
+async def test_keyword_routed_request_loads_no_heavy_library(folder: Path) -> None:
+    with program(folder, command=(sys.executable, "-c", TELLS_ITS_MODULES)) as running:
+        status, headers, _ = await ask(running.url)
+        assert (status, headers["x-gateway-strategy"]) == (200, "rule")
+        assert running.stop() == 0
+    loaded = json.loads((folder / "modules.json").read_text())
+    assert "gateway.app" in loaded
+    assert [name for name in loaded if name.split(".")[0] in HEAVY] == []
+
+
+async def test_port_comes_from_the_environment_too(folder: Path, unused_tcp_port: int) -> None:
+    command = (sys.executable, "-c", "import sys; from gateway.cli import main; sys.exit(main(['serve']))")
+    with program(folder, command=command, variables={"PORT": str(unused_tcp_port)}) as running:
+        assert running.url == f"http://127.0.0.1:{unused_tcp_port}"
+        assert (await ask(running.url))[0] == 200
+
+
+async def test_files_may_be_anywhere(tmp_path: Path) -> None:
+    home = copy_shipped(tmp_path / "home")
+    here = tmp_path / "here"
+    here.mkdir()
+    shutil.move(home / "plugins", here / "plugins")
+    files = ("--config", str(home / "config" / "gateway.yaml"), "--routes", str(home / "routes"))
+    with program(here, *files) as running:
+        _, headers, _ = await ask(running.url)
+        assert headers["x-gateway-route"] == "calculate"
+    assert (here / "data" / "hermes.db").exists()
+
+
+@pytest.mark.parametrize("through", ["environment", "file"])
+async def test_three_variables_make_any_server_the_default_model(folder: Path, through: str) -> None:
+    async with ScriptedUpstream(then=answer("from the upstream")) as upstream:
+        values = {"BASE_URL": upstream.base_url, "MODEL_NAME": "qwen2.5:7b", "API_KEY": "sk-three"}
+        if through == "file":
+            (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+            values = {}
+        with program(folder, variables=values) as running:
+            status, headers, body = await ask(running.url, "zzz qqq xxyyzz")
+            assert status == 200
+            assert headers["x-gateway-strategy"] == "default"
+            assert body["choices"][0]["message"]["content"] == "from the upstream"
+    [request] = upstream.requests
+    assert request.json["model"] == "qwen2.5:7b"
+    assert request.headers["authorization"] == "Bearer sk-three"
+
+
+def test_open_gateway_for_other_machines_is_refused_with_what_to_do(folder: Path) -> None:
+    done = run(folder, "serve", "--host", "0.0.0.0", "--port", "0", timeout_s=60)
+    assert done.returncode == 1
+    for words in ("0.0.0.0", "GATEWAY_ADMIN_KEY", "keys.static", "127.0.0.1"):
+        assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "curl" not in done.stdout
+
+
+async def test_gateway_for_other_machines_serves_with_a_key(folder: Path) -> None:
+    with program(folder, "--host", "0.0.0.0", variables={"GATEWAY_ADMIN_KEY": "gw-admin-1"}) as running:
+        url = running.url.replace("0.0.0.0", "127.0.0.1")
+        status, headers, body = await ask(url)
+        assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+        assert headers["x-gateway-trace"]
+        assert (await ask(url, **{"x-api-key": "gw-admin-1"}))[0] == 200
+
+
+def test_port_in_use_is_told_in_words(shipped: Program, folder: Path) -> None:
+    port = shipped.url.rsplit(":", 1)[1]
+    done = run(folder, "serve", "--port", port)
+    assert done.returncode == 1
+    assert port in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- Commands ------------------------------------------------------------------------------------------------------
+
+
+def test_check_of_the_shipped_files_finds_nothing(folder: Path) -> None:
+    done = run(folder, "check", "--strict")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "No problems.", "")
+
+
+def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
+    (folder / "routes" / "wrong.yaml").write_text(
+        "route: wrong\nmodel: nobody\nkeywrds: [a]\npatterns: ['(']\ntools: [calculatr]\n"
+    )
+    config = folder / "config" / "gateway.yaml"
+    config.write_text(config.read_text() + "\nserver: {prot: 8080}\n")
+    done = run(folder, "check")
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    line_of_server = len(config.read_text().splitlines())
+    for start, word in (
+        (f"config/gateway.yaml:{line_of_server}: ", "port"),
+        ("routes/wrong.yaml:3: ", "keywords"),
+    ):
+        assert any(line.startswith(start) and word in line for line in lines), done.stderr
+    form = run(folder, "check", "--format", "json")
+    assert {(problem["file"], problem["line"]) for problem in json.loads(form.stdout)} >= {
+        ("config/gateway.yaml", line_of_server),
+        ("routes/wrong.yaml", 3),
+    }
+    assert "::error file=routes/wrong.yaml,line=3::" in run(folder, "check", "--format", "github").stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "words"),
+    [
+        ("model: nobody", 2, "nobody"),
+        ("model: demo\npatterns: ['(']", 3, "patterns"),
+        ("model: demo\nkeywords: [zzz]\ntools: [calculatr]", 4, "calculator"),
+        ("model: demo\nkeywords: [zzz", 3, ""),
+    ],
+    ids=["unknown model", "broken pattern", "unknown tool", "broken YAML"],
+)
+def test_check_finds_a_mistake_at_its_line(folder: Path, line: str, place: int, words: str) -> None:
+    (folder / "routes" / "wrong.yaml").write_text(f"route: wrong\n{line}\n")
+    done = run(folder, "check")
+    assert done.returncode == 1
+    assert any(
+        found.startswith(f"routes/wrong.yaml:{place}: ") and words in found for found in done.stderr.splitlines()
+    ), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_explain_names_the_route_and_why(folder: Path) -> None:
+    done = run(folder, "explain", QUESTION)
+    assert done.returncode == 0, done.stderr
+    assert "route     calculate" in done.stdout
+    assert "strategy  rule" in done.stdout
+    assert "pattern" in done.stdout
+    parsed = json.loads(run(folder, "explain", "我的订单 SO-2024-0318 到哪了，一共多少钱？", "--json").stdout)
+    assert (parsed["route"], parsed["strategy"], parsed["model"]) == ("orders", "rule", "demo")
+    assert "订单" in [match["value"] for match in parsed["matched"]]
+
+
+def test_explain_of_other_words_names_score_threshold_and_nearest_utterance(folder: Path) -> None:
+    parsed = json.loads(run(folder, "explain", "where is the parcel I am waiting for", "--json").stdout)
+    assert (parsed["route"], parsed["strategy"]) == ("orders", "semantic")
+    [chosen] = [candidate for candidate in parsed["candidates"] if candidate["verdict"] == "chosen"]
+    assert chosen["route"] == "orders"
+    assert chosen["nearest"]
+    assert chosen["score"] >= chosen["threshold"]
+
+
+def test_explain_for_a_key_nobody_knows_is_wrong_usage(folder: Path) -> None:
+    done = run(folder, "explain", QUESTION, "--key", "nobody")
+    assert done.returncode == 2
+    assert "nobody" in done.stderr
+
+
+def test_tools_lists_the_registry_and_checks_it(folder: Path) -> None:
+    done = run(folder, "tools", "--check")
+    assert done.returncode == 0, done.stderr
+    for name in ("calculator", "clock", "query_order", "track_shipment", "web_fetch", "read_file", "search_notes"):
+        assert name in done.stdout
+    tools = {tool["name"]: tool for tool in json.loads(run(folder, "tools", "--json").stdout)}
+    assert tools["query_order"]["parameters"]["required"] == ["order_id"]
+
+
+def test_tools_check_fails_where_a_self_check_fails(folder: Path) -> None:
+    (folder / "plugins" / "bad.py").write_text(
+        "from gateway.tools import tool\n\n\ndef check() -> None:\n    raise RuntimeError('no such machine')\n\n\n"
+        "@tool(check=check)\ndef broken() -> str:\n    'Break.'\n    return ''\n\n\n"
+        "def register(registry):\n    registry.add(broken)\n"
+    )
+    done = run(folder, "tools", "--check")
+    assert done.returncode == 1
+    assert "no such machine" in done.stderr
+
+
+async def test_trace_replays_an_answered_request(shipped: Program) -> None:
+    _, headers, body = await ask(shipped.url)
+    for name in (headers["x-gateway-trace"], headers["x-request-id"], body["id"]):
+        done = run(shipped.folder, "trace", name)
+        assert done.returncode == 0, done.stderr
+        assert "calculator(" in done.stdout
+        assert "2330" in done.stdout
+        assert "pattern" in done.stdout
+    over_http = run(
+        shipped.folder, "trace", headers["x-gateway-trace"], "--json", GATEWAY_URL=shipped.url, GATEWAY_KEY="any"
+    )
+    assert over_http.returncode == 0, over_http.stderr
+    assert json.loads(over_http.stdout)["trace_id"] == headers["x-gateway-trace"]
+
+
+def test_trace_nobody_has_is_a_problem_and_a_gateway_nobody_runs_is_unreachable(
+    shipped: Program, unused_tcp_port: int
+) -> None:
+    done = run(shipped.folder, "trace", "0" * 32)
+    assert done.returncode == 1
+    assert "0" * 32 in done.stderr
+    away = run(
+        shipped.folder, "trace", "0" * 32, GATEWAY_URL=f"http://127.0.0.1:{unused_tcp_port}", GATEWAY_KEY="any"
+    )
+    assert away.returncode == 3
+    assert "Traceback" not in away.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("frobnicate",), (), ("explain",), ("check", "--formt", "json"), ("serve", "--workers", "2")]
+)
+def test_wrong_usage_ends_with_2(folder: Path, arguments: tuple[str, ...]) -> None:
+    done = run(folder, *arguments)
+    assert done.returncode == 2
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_commands_without_their_files_say_which_file(tmp_path: Path) -> None:
+    for command in (("check",), ("explain", "x"), ("tools",), ("serve", "--port", "0")):
+        done = run(tmp_path, *command)
+        assert done.returncode == 1, command
+        assert "config/gateway.yaml" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_help_and_version_cost_nothing_and_end_with_0(tmp_path: Path) -> None:
+    for argument, words in (("--help", "explain"), ("--version", "hermes-gateway")):
+        done = run(tmp_path, argument)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert words in done.stdout

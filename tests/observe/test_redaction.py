@@ -1,0 +1,59 @@
+"""Texts without secrets."""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config.models import GatewayConfig
+from gateway.observe.redaction import Redactor, secrets_of
+
+
+@given(
+    st.text(min_size=6, max_size=40, alphabet=st.characters(codec="utf-8")), st.text(max_size=10), st.text(max_size=10)
+)
+def test_no_form_of_a_secret_is_left(secret: str, before: str, after: str) -> None:
+    redactor = Redactor([secret])
+    forms = [secret, quote(secret, safe=""), quote_plus(secret), base64.b64encode(secret.encode()).decode().rstrip("=")]
+    for form in forms:
+        assert redactor.clean(f"{form}") == "[secret]"
+        assert "[secret]" in redactor.clean(f"{before}{form}{after}")
+
+
+def test_the_longer_of_two_secrets_goes_as_a_whole() -> None:
+    assert Redactor(["abcdef", "abcdefghij"]).clean("x abcdefghij y") == "x [secret] y"
+
+
+@pytest.mark.parametrize("word", ["none", "test", ""])
+def test_short_words_are_no_secrets(word: str) -> None:
+    assert Redactor([word]).clean("none of the tests") == "none of the tests"
+
+
+def test_other_secrets_can_take_their_place() -> None:
+    redactor = Redactor(["first-secret"])
+    redactor.update(["second-secret"])
+    assert redactor.clean("first-secret second-secret") == "first-secret [secret]"
+
+
+def test_every_secret_of_a_configuration_is_known() -> None:
+    config = GatewayConfig.model_validate(
+        {
+            "backends": {
+                "a": {
+                    "provider": "openai",
+                    "model": "m",
+                    "api_key": "secret-1",
+                    "headers": {"x-key": "secret-2", "authorization": "Bearer secret-3"},
+                    "base_url": "https://user:secret-4@host/v1?token=secret-5&n",
+                }
+            },
+            "models": {"m": {"backends": ["a"]}},
+            "router": {"default": "m"},
+            "keys": {"admin_key": "secret-6", "static": {"app": {"key": "secret-7"}}},
+        }
+    )
+    assert {f"secret-{number}" for number in range(1, 8)} <= set(secrets_of(config))

@@ -1,0 +1,227 @@
+"""Traces, written behind the turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.clock import SystemClock
+from gateway.config.models import TracesConfig
+from gateway.errors import StoreUnavailable
+from gateway.observe.encoding import decode_events
+from gateway.observe.trace import NOBODY, TraceWriter
+from gateway.store.memory import MemoryStore, MemoryTraces
+from gateway.store.sql import SqlStore
+from gateway.store.store import TraceRow
+from tests.clocks import HandClock
+from tests.observe.turns import turn
+
+
+class SlowTraces(MemoryTraces):
+    """Waits for `go` before it keeps anything; counts transactions; fails while `away`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+        self.go.set()
+        self.batches: list[int] = []
+        self.away = False
+        self.pruned: list[tuple[float, int]] = []
+
+    async def add(self, rows: Sequence[TraceRow]) -> None:
+        await self.go.wait()
+        if self.away:
+            raise StoreUnavailable("the database cannot be read or written")
+        self.batches.append(len(rows))
+        await super().add(rows)
+
+    async def prune(self, *, before: float, max_bytes: int) -> int:
+        self.pruned.append((before, max_bytes))
+        return await super().prune(before=before, max_bytes=max_bytes)
+
+
+class SlowStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = SlowTraces()
+        self.traces = self.slow
+
+
+def named(number: int) -> str:
+    return f"{number:032x}"
+
+
+async def writer(
+    store: MemoryStore | SqlStore, config: TracesConfig | None = None, max_waiting: int = 5000
+) -> TraceWriter:
+    made = TraceWriter(store, config or TracesConfig(), HandClock(), max_waiting=max_waiting)
+    await made.open()
+    return made
+
+
+async def test_a_finished_turn_can_be_read_after_a_flush(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/x.db")
+    await store.open()
+    traces = TraceWriter(store, TracesConfig(), SystemClock())
+    await traces.open()
+    trace = turn(began=time.time())  # what is old goes
+    traces.finished(trace)
+    assert await traces.flush()
+    row = await store.traces.get(trace.trace_id, "app")
+    assert row is not None
+    assert len(decode_events(row.events)) == len(trace.events)
+    await traces.close()
+    await store.close()
+
+
+async def test_turns_that_end_together_share_a_transaction() -> None:
+    store = SlowStore()
+    traces = await writer(store)
+    for number in range(450):
+        traces.finished(turn(named(number)))
+    await traces.flush()
+    assert store.slow.batches == [200, 200, 50]
+    assert (traces.written, traces.dropped) == (450, 0)
+    await traces.close()
+
+
+async def test_a_full_queue_drops_and_counts_and_never_waits() -> None:
+    store = SlowStore()
+    store.slow.go.clear()
+    traces = await writer(store, max_waiting=10)
+    for number in range(25):
+        traces.finished(turn(named(number)))
+    assert traces.dropped == 15
+    store.slow.go.set()
+    await traces.close()
+    assert traces.written == 10
+
+
+async def test_large_requests_fill_the_queue_by_their_size() -> None:
+    store = SlowStore()
+    traces = TraceWriter(store, TracesConfig(), HandClock())
+    for number in range(8):
+        trace = turn(named(number))
+        trace.events[0].data["messages"] = [b" " * 10_000_000]
+        traces.finished(trace)
+    assert traces.dropped == 2
+
+
+async def test_what_waits_is_written_at_the_end() -> None:
+    store = SlowStore()
+    traces = await writer(store)
+    traces.finished(turn())
+    await traces.close()
+    assert store.slow.batches == [1]
+    traces.finished(turn(named(2)))
+    assert traces.dropped == 1
+
+
+async def test_closing_is_bounded_when_the_store_hangs() -> None:
+    store = SlowStore()
+    store.slow.go.clear()
+    traces = await writer(store)
+    for number in range(300):
+        traces.finished(turn(named(number)))
+    await asyncio.wait_for(traces.close(timeout_s=0.3), 5)
+    assert traces.written + traces.dropped == 300
+    assert traces.dropped == 300
+
+
+async def test_a_flush_is_bounded_too() -> None:
+    store = SlowStore()
+    store.slow.go.clear()
+    traces = await writer(store)
+    traces.finished(turn())
+    assert not await traces.flush(timeout_s=0.2)
+    store.slow.go.set()
+    assert await traces.flush()
+    await traces.close()
+
+
+async def test_a_store_that_is_away_costs_traces_one_warning_and_nothing_else() -> None:
+    store = SlowStore()
+    store.slow.away = True
+    traces = await writer(store)
+    with capture_logs() as lines:
+        for number in range(3):
+            traces.finished(turn(named(number)))
+            await traces.flush()
+    assert [line["event"] for line in lines] == ["traces are being lost"]
+    assert traces.dropped == 3
+    store.slow.away = False
+    traces.finished(turn(named(9)))
+    await traces.flush()
+    assert traces.written == 1
+    await traces.close()
+
+
+async def test_a_request_of_nobody_is_not_kept() -> None:
+    store = SlowStore()
+    traces = await writer(store)
+    traces.finished(turn(owner=NOBODY))
+    await traces.close()
+    assert store.slow.batches == []
+    assert traces.dropped == 0
+
+
+@pytest.mark.parametrize(("share", "kept"), [(1.0, 400), (0.0, 0), (0.25, 100)])
+async def test_a_sample_is_chosen_by_the_id(share: float, kept: int) -> None:
+    store = SlowStore()
+    traces = await writer(store, TracesConfig(sample=share))
+    for number in range(400):
+        traces.finished(turn(f"{number * (0xFFFFFFFF // 400):032x}"))
+    await traces.close()
+    assert abs(traces.written - kept) <= 2
+    assert traces.dropped == 0
+
+
+async def test_settings_of_another_generation_hold_from_then_on() -> None:
+    store = SlowStore()
+    traces = await writer(store, TracesConfig(sample=0))
+    traces.configure(TracesConfig(content="none"))
+    traces.finished(turn())
+    await traces.close()
+    row = await store.traces.get("a" * 32, "app")
+    assert row is not None
+    assert b"diagnosis" not in row.events
+
+
+async def test_old_traces_and_journal_entries_go_now_and_then() -> None:
+    store = SlowStore()
+    clock = HandClock(1_000_000_000)
+    traces = TraceWriter(store, TracesConfig(keep_days=1, max_mb=2), clock)
+    await traces.open()
+    for at in (0, 10, 4000):
+        clock.at = 1_000_000_000 + at
+        traces.finished(turn(named(at)))
+        await traces.flush()
+        # Pruning follows the writing, in the same task.
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert store.slow.pruned == [
+        (1_000_000_000 - 86_400, 2 * 1024 * 1024),
+        (1_000_004_000 - 86_400, 2 * 1024 * 1024),
+    ]
+    await traces.close()
+
+
+@pytest.mark.bench
+async def test_a_finished_turn_costs_the_request_path_a_few_microseconds() -> None:
+    traces = TraceWriter(SlowStore(), TracesConfig(), HandClock(), max_waiting=20_000)
+    trace = turn()
+    best = min(_timed(lambda: traces.finished(trace), 1000) for _ in range(10))
+    assert best < 10e-6
+
+
+def _timed(call: object, times: int) -> float:
+    assert callable(call)
+    started = time.process_time()
+    for _ in range(times):
+        call()
+    return (time.process_time() - started) / times

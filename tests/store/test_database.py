@@ -1,0 +1,204 @@
+"""The database file: migrations, processes side by side, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from gateway.errors import StoreUnavailable
+from gateway.store.database import Database
+from gateway.store.sql import SqlStore
+from gateway.store.store import TraceRow
+from gateway.store.tables import HEAD, metadata
+
+ROW = TraceRow(
+    trace_id="a" * 32, owner="app", key="app", status=200, started_at=1, finished_at=2, seconds=1, events=b"[]"
+)
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+async def opened(path: Path) -> SqlStore:
+    store = SqlStore(url(path))
+    await store.open()
+    return store
+
+
+def ask(path: Path, sql: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(path) as connection:
+        found = connection.execute(sql).fetchall()
+    connection.close()
+    return found
+
+
+async def test_the_newest_migration_is_the_one_that_lets_a_start_skip_alembic() -> None:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parents[2] / "gateway" / "store" / "migrations"))
+    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+
+
+async def test_migrations_make_exactly_the_tables_of_the_code(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "x.db")
+    await store.close()
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    engine = create_engine(url(tmp_path / "x.db"))
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+
+
+async def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "x.db")
+    await store.traces.add([ROW])
+    await store.close()
+    store = await opened(tmp_path / "x.db")
+    assert await store.traces.get(ROW.trace_id, "app") == ROW
+    assert await store.upgrade() == HEAD
+    await store.close()
+
+
+def test_a_database_of_today_opens_without_importing_alembic(tmp_path: Path) -> None:
+    code = textwrap.dedent(f"""
+        import asyncio, sys
+        from gateway.store.sql import SqlStore
+
+        async def main():
+            store = SqlStore({url(tmp_path / "x.db")!r})
+            await store.open()
+            await store.close()
+
+        asyncio.run(main())
+        print("alembic" in sys.modules)
+    """)
+
+    def run() -> str:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout.strip()
+
+    assert [run(), run()] == ["True", "False"]
+
+
+async def test_processes_that_start_together_migrate_once(tmp_path: Path) -> None:
+    stores = [SqlStore(url(tmp_path / "x.db")) for _ in range(4)]
+    await asyncio.wait_for(asyncio.gather(*(store.open() for store in stores)), 60)
+    for number, store in enumerate(stores):
+        await store.traces.add(
+            [TraceRow(**{**{n: getattr(ROW, n) for n in ROW.__struct_fields__}, "trace_id": f"{number:032x}"})]
+        )
+        await store.close()
+    assert ask(tmp_path / "x.db", "SELECT version_num FROM alembic_version") == [(HEAD,)]
+    assert ask(tmp_path / "x.db", "SELECT count(*) FROM traces") == [(4,)]
+
+
+async def test_a_failed_migration_leaves_no_half_of_it(tmp_path: Path) -> None:
+    # A table in the way of the second statement: the first must be undone.
+    path = tmp_path / "x.db"
+    ask(path, "CREATE TABLE traces (x)")
+    store = SqlStore(url(path))
+    with pytest.raises(StoreUnavailable):
+        await store.open()
+    await store.close()
+    assert [name for (name,) in ask(path, "SELECT name FROM sqlite_master WHERE type = 'table'")] == ["traces"]
+
+
+async def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "x.db")
+    await store.close()
+    with sqlite3.connect(tmp_path / "x.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    store = SqlStore(url(tmp_path / "x.db"))
+    with pytest.raises(StoreUnavailable, match="newer version"):
+        await store.open()
+    await store.close()
+    assert ask(tmp_path / "x.db", "SELECT version_num FROM alembic_version") == [("9999",)]
+
+
+@pytest.mark.parametrize("text", ["postgresql://h/d", "postgresql+asyncpg://h/d", "mysql://h/d"])
+def test_another_kind_of_database_is_refused(text: str) -> None:
+    with pytest.raises(StoreUnavailable, match="sqlite:///"):
+        Database(text)
+
+
+def test_what_is_no_url_is_refused_without_showing_it() -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        Database("tell-nobody")
+    assert "tell-nobody" not in str(caught.value)
+
+
+async def test_a_file_that_is_no_database_is_unavailable_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    path.write_bytes(b"these are my notes, do not touch" * 100)
+    store = SqlStore(url(path))
+    with pytest.raises(StoreUnavailable):
+        await store.open()
+    await store.close()
+    assert path.read_bytes() == b"these are my notes, do not touch" * 100
+
+
+async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = SqlStore(url(tmp_path / "file" / "x.db"))
+    with pytest.raises(StoreUnavailable, match="file"):
+        await store.open()
+    await store.close()
+
+
+async def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "x.db")
+    await store.traces.add([ROW])
+    with sqlite3.connect(tmp_path / "x.db", isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("DELETE FROM traces")
+        found = await asyncio.wait_for(store.traces.get(ROW.trace_id, "app"), 2)
+        assert found == ROW
+        other.execute("ROLLBACK")
+    other.close()
+    await store.close()
+
+
+async def test_a_writer_waits_for_another_processs_transaction(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "x.db")
+    with sqlite3.connect(tmp_path / "x.db", isolation_level=None, check_same_thread=False) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(store.traces.add([ROW]))
+        done, _ = await asyncio.wait([waiting], timeout=0.3)
+        assert not done
+        other.execute("COMMIT")
+        await asyncio.wait_for(waiting, 6)
+    other.close()
+    assert await store.traces.get(ROW.trace_id, "app") == ROW
+    await store.close()
+
+
+async def test_the_file_is_written_through_and_shrinks_when_traces_go(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "x.db")
+    async with store._database.reading() as connection:
+        pragmas = [
+            (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar()
+            for name in ("journal_mode", "synchronous", "auto_vacuum")
+        ]
+    assert pragmas == ["wal", 2, 2]
+    names = ROW.__struct_fields__
+    rows = [
+        TraceRow(**{**{n: getattr(ROW, n) for n in names}, "trace_id": f"{number:032x}", "events": b"x" * 50_000})
+        for number in range(100)
+    ]
+    await store.traces.add(rows)
+    await store.traces.prune(before=100, max_bytes=10**9)
+    await store.close()
+    assert (tmp_path / "x.db").stat().st_size < 1_000_000
