@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import time
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
@@ -42,7 +43,7 @@ def check() -> None:
 
 
 @tool(check=check)
-async def clock(timezone: str = "UTC") -> dict[str, str]:
+def clock(timezone: str = "UTC") -> dict[str, str]:
     """Tell the current date and time when the user asks what time, day or date it is (现在几点, 时间, 日期).
 
     timezone: a city or an IANA zone, for example Asia/Shanghai, Tokyo, 北京 or UTC
@@ -64,13 +65,18 @@ def register(registry: Tools) -> None:
     registry.add(clock)
 
 
+@functools.cache
+def _zones() -> tuple[dict[str, str], dict[str, str]]:
+    """Every zone by its path and by its city: "tokyo" is Asia/Tokyo. Read from the disk once."""
+    known = {zone.lower().replace("_", " "): zone for zone in sorted(available_timezones())}
+    return known, {path.rsplit("/", 1)[-1]: zone for path, zone in known.items() if "/" in path}
+
+
 def _zone(name: str) -> ZoneInfo:
     wanted = name.strip().lower().replace("_", " ")
     if wanted in _CITIES:
         return ZoneInfo(_CITIES[wanted])
-    known = {zone.lower().replace("_", " "): zone for zone in sorted(available_timezones())}
-    # A city alone names its zone: "Tokyo" is Asia/Tokyo.
-    cities = {path.rsplit("/", 1)[-1]: zone for path, zone in known.items() if "/" in path}
+    known, cities = _zones()
     found = known.get(wanted) or cities.get(wanted)
     if found is None:
         close = difflib.get_close_matches(wanted, [*known, *cities], n=3)

@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.auth import read_headers
 from gateway.api.edge import TRACE_ID
-from gateway.api.errors import describe
+from gateway.api.errors import describe, internal
 from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
-from gateway.api.sse import ChatStream
+from gateway.api.sse import SILENCE_S, ChatStream
 from gateway.chat.blocks import Message
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.relay import StreamWriter
@@ -39,12 +39,16 @@ class ChatCompletions:
         turns: runs turns.
         versions: where the active version is.
         clock: time.
+        silence_s: seconds without a byte after which a stream gets a comment.
     """
 
-    def __init__(self, turns: Turns, versions: Versioned[Snapshot], clock: Clock) -> None:
+    def __init__(
+        self, turns: Turns, versions: Versioned[Snapshot], clock: Clock, *, silence_s: float = SILENCE_S
+    ) -> None:
         self._turns = turns
         self._versions = versions
         self._clock = clock
+        self._silence_s = silence_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -61,14 +65,22 @@ class ChatCompletions:
             self._turns.refuse(trace_id, principal, ENDPOINT, error)
             await send_error(send, describe(error))
             return
-        await _Exchange(self._turns, trace_id, principal, request, wishes, send).run(receive)
+        exchange = _Exchange(self._turns, trace_id, principal, request, wishes, send, self._silence_s)
+        await exchange.run(receive)
 
 
 class _Exchange:
     """One request and its answer, until one of both sides has had enough."""
 
     def __init__(
-        self, turns: Turns, trace_id: str, principal: Principal, request: ChatRequest, wishes: Wishes, send: Send
+        self,
+        turns: Turns,
+        trace_id: str,
+        principal: Principal,
+        request: ChatRequest,
+        wishes: Wishes,
+        send: Send,
+        silence_s: float,
     ) -> None:
         self._turns = turns
         self._trace_id = trace_id
@@ -76,6 +88,7 @@ class _Exchange:
         self._request = request
         self._wishes = wishes
         self._send = send
+        self._silence_s = silence_s
         self._stream: ChatStream | None = None
         self._turn: Turn | None = None
         self._answered = False
@@ -100,6 +113,12 @@ class _Exchange:
                 if self._stream is not None:
                     self._stream.close()
                 await send_error(self._send, answer)
+        except Exception:
+            self._answered = True
+            if self._stream is not None and self._stream.started and not self._stream.ended:
+                # The status is spent: the client learns of the defect in the stream, the log from whoever catches it.
+                await self._stream.fail(internal())
+            raise
         except asyncio.CancelledError:
             if not self._gone:
                 raise
@@ -118,7 +137,11 @@ class _Exchange:
             turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage
         )
         self._stream = ChatStream(
-            self._send, writer, lambda: _headers(turn), include_usage=turn.request.include_usage
+            self._send,
+            writer,
+            lambda: _headers(turn),
+            include_usage=turn.request.include_usage,
+            silence_s=self._silence_s,
         )
         # A hook that may change an answer has to see all of it first: then the turn runs unstreamed.
         return None if turn.snapshot.hooks.on_answer else self._stream

@@ -90,8 +90,8 @@ def describe(error: GatewayError) -> ErrorAnswer:
     headers: list[tuple[bytes, bytes]] = []
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(math.ceil(error.retry_after_s)).encode()))
-    if not error.retryable and status in (409, 429, *range(500, 600)):
-        # SDKs send 409, 429 and 5xx again by themselves; here that cannot help.
+    if not error.retryable and status in (408, 409, 429, *range(500, 600)):
+        # SDKs send 408, 409, 429 and 5xx again by themselves; here that cannot help.
         headers.append((b"x-should-retry", b"false"))
     return ErrorAnswer(status, error.message, kind, code, param, tuple(headers))
 

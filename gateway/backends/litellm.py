@@ -7,7 +7,6 @@ it a call and how to take its answer; does not know retries (litellm's own are o
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
@@ -52,7 +51,8 @@ _encode = msgspec.json.Encoder().encode
 
 def _import_litellm() -> Any:
     os.environ.update(_ENVIRONMENT)
-    litellm = importlib.import_module("litellm")
+    import litellm
+
     litellm.suppress_debug_info = True
     # Nobody is told of a call but its provider.
     for name in ("callbacks", "input_callback", "success_callback", "failure_callback", "service_callback"):
@@ -91,9 +91,9 @@ class LitellmBackend:
             UpstreamError: or one of its children, or `ContextTooLong`.
         """
         limit_s = min(call.timeout_s, self._config.timeout_s)
-        litellm = await self._load()
         try:
             async with asyncio.timeout(limit_s):
+                litellm = await self._load()
                 response = await litellm.acompletion(**self._arguments(call, limit_s))
             body = _encode(response.model_dump(mode="json", warnings=False))
             return normalise_answer(body, new_call_id)
@@ -130,10 +130,12 @@ class LitellmBackend:
         self._litellm = None
 
     async def _chunks(self, call: ModelCall) -> AsyncGenerator[Chunk, None]:
-        litellm = await self._load()
-        wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
+        wait_s = call.timeout_s
         stream: Any = None
         try:
+            async with asyncio.timeout(wait_s):
+                litellm = await self._load()
+            wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
             async with asyncio.timeout(wait_s):
                 stream = await litellm.acompletion(
                     **self._arguments(call, call.timeout_s), stream=True, stream_options={"include_usage": True}

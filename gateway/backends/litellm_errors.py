@@ -37,6 +37,8 @@ def translate(error: Exception, *, model: str, secrets: Secrets) -> GatewayError
     names = {kind.__name__ for kind in type(error).__mro__}
     original = getattr(error, "original_exception", None)
     if "MidStreamFallbackError" in names and isinstance(original, Exception):
+        if "APIConnectionError" in {kind.__name__ for kind in type(original).__mro__}:
+            return UpstreamBroken(f"The answer of `{model}` was cut off.")
         return translate(original, model=model, secrets=secrets)
     said = _body_of(error)
     if names & {"ContextWindowExceededError"}:

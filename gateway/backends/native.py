@@ -6,6 +6,7 @@ Knows HTTP, the two dialects and what a cut answer looks like. Does not know ret
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
@@ -20,8 +21,9 @@ from gateway.chat.chunk import Chunk, decode_chunk
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.normalise import NotAnAnswer, StreamNormaliser, normalise_answer, read_answer
 from gateway.chat.sse import EventTooLarge, SseParser
+from gateway.chat.surrogates import SurrogateJoiner
 from gateway.config.models import BackendConfig
-from gateway.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
+from gateway.errors import GatewayError, UpstreamBroken, UpstreamError, UpstreamTimeout
 from gateway.ids import new_call_id
 
 # Providers that differ only by where they are, and by how exactly they speak.
@@ -34,9 +36,25 @@ NATIVE_PROVIDERS: dict[str, tuple[str | None, str]] = {
 
 _CONNECT_TIMEOUT_S = 10.0
 _ERROR_BODY_BYTES = 64 * 1024
+# After the finish reason only usage and the end mark are to come; not every server sends them.
 _AFTER_FINISH_S = 5.0
+# After the end mark only the body's own end is to come: worth a moment, because the connection can then be used again.
+_AFTER_DONE_S = 0.05
+_NO_STREAM = frozenset({"application/json", "text/html"})
+_USAGE_WORDS = (b"stream_options", b"include_usage")
 
 _encode = msgspec.json.Encoder().encode
+
+
+class _Reading:
+    """How far one stream has been read."""
+
+    __slots__ = ("finished", "joiner", "normaliser")
+
+    def __init__(self, normaliser: StreamNormaliser | None) -> None:
+        self.normaliser = normaliser
+        self.joiner = SurrogateJoiner()
+        self.finished = False
 
 
 class NativeBackend:
@@ -61,10 +79,14 @@ class NativeBackend:
         self._model = _encode(config.model)
         self._params = {name: _encode(value) for name, value in config.params.items()}
         self._dropped = frozenset(config.drop_params)
-        self._headers = {"content-type": "application/json", "accept-encoding": "identity", **config.headers}
+        own_headers = {name.lower(): value for name, value in config.headers.items()}
+        self._headers = {"content-type": "application/json", "accept-encoding": "identity", **own_headers}
         if config.api_key:
             self._headers.setdefault("authorization", f"Bearer {config.api_key}")
-        self._secrets = Secrets([config.api_key or "", *config.headers.values(), base, *URL(base).query.values()])
+        url = URL(base)
+        hidden = (config.api_key or "", *own_headers.values(), url.password or "", *url.query.values())
+        self._secrets = Secrets((*hidden, base, str(url.origin())))
+        self._asks_usage = True
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -82,9 +104,11 @@ class NativeBackend:
         try:
             async with (
                 asyncio.timeout(limit_s),
-                self._open().post(self._url, data=self._body(call, stream=False), headers=self._for(call)) as response,
+                self._open().post(
+                    self._url, data=self._body(call, stream=False), headers=self._for(call), allow_redirects=False
+                ) as response,
             ):
-                if response.status >= 400:
+                if response.status >= 300:
                     raise await self._refusal(response, call)
                 body = await response.read()
         except TimeoutError as error:
@@ -98,24 +122,16 @@ class NativeBackend:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
-        normaliser = None if self._exact else StreamNormaliser(new_call_id)
-        finished = False
-        async with aclosing(self._events(call)) as events:
+        reading = _Reading(None if self._exact else StreamNormaliser(new_call_id))
+        async with aclosing(self._events(call, reading)) as events:
             async for payloads, last in events:
                 batch: list[Chunk] = []
-                for payload in payloads:
-                    chunk = self._chunk(payload, call)
-                    if chunk.fields.error is not None:
-                        raise error_from_frame(chunk.fields.error, secrets=self._secrets)
-                    if normaliser is not None:
-                        chunk = normaliser.feed(chunk)
-                    batch.append(chunk)
-                    finished = finished or any(choice.finish_reason for choice in chunk.choices)
+                failure = self._read(payloads, reading, batch, call)
                 if batch:
                     yield batch
-                if last == "done":
-                    return
-                if last == "eof" and not finished:
+                if failure is not None:
+                    raise failure
+                if last == "eof" and not reading.finished:
                     raise UpstreamBroken(f"The answer of `{call.model}` was cut off.")
 
     async def close(self) -> None:
@@ -124,18 +140,32 @@ class NativeBackend:
             await self._session.close()
             self._session = None
 
-    async def _events(self, call: ModelCall) -> AsyncGenerator[tuple[list[bytes], str], None]:
+    def _read(
+        self, payloads: Sequence[bytes], reading: _Reading, batch: list[Chunk], call: ModelCall
+    ) -> GatewayError | None:
+        """Put what was read into the batch, up to a failure: what came before it still counts."""
+        for payload in payloads:
+            try:
+                chunk = self._chunk(payload, reading.joiner, call)
+            except UpstreamBroken as error:
+                return error
+            if chunk.fields.error is not None:
+                return error_from_frame(chunk.fields.error, secrets=self._secrets)
+            if reading.normaliser is not None:
+                chunk = reading.normaliser.feed(chunk)
+            batch.append(chunk)
+            reading.finished = reading.finished or any(choice.finish_reason for choice in chunk.choices)
+        return None
+
+    async def _events(self, call: ModelCall, reading: _Reading) -> AsyncGenerator[tuple[list[bytes], str], None]:
         """Payloads that arrived together, and `more`, `done` (the end mark came) or `eof`."""
         parser = SseParser()
+        until = asyncio.get_running_loop().time() + call.timeout_s
         wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(wait_s):
-                response = await self._open().post(
-                    self._url, data=self._body(call, stream=True), headers=self._for(call)
-                )
-                if response.status >= 400:
-                    raise await self._refusal(response, call)
+                response = await self._begin(call)
             content = response.content
             while True:
                 async with asyncio.timeout(wait_s):
@@ -145,18 +175,23 @@ class NativeBackend:
                 if done:
                     payloads = payloads[: payloads.index(b"[DONE]")]
                 yield payloads, "done" if done else "more" if data else "eof"
-                if done:
-                    # What follows the end mark is the end of the body; read it, so that the connection can be used again.
-                    async with asyncio.timeout(_AFTER_FINISH_S):
-                        await content.readany()
+                if done and not content.at_eof():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_AFTER_DONE_S):
+                            await content.readany()
                 if done or not data:
                     return
-                wait_s = self._config.idle_timeout_s
+                left_s = max(0.0, until - asyncio.get_running_loop().time())
+                wait_s = min(_AFTER_FINISH_S if reading.finished else self._config.idle_timeout_s, left_s)
         except TimeoutError as error:
+            if reading.finished:
+                return  # all that is missing is the end mark
             raise UpstreamTimeout(f"`{call.model}` sent nothing for {wait_s:g} s.") from error
         except EventTooLarge as error:
             raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
         except (aiohttp.ClientError, OSError) as error:
+            if reading.finished:
+                return  # all that is missing is the end mark
             raise self._unreachable(call, error, begun=response is not None) from error
         finally:
             if response is not None:
@@ -165,12 +200,49 @@ class NativeBackend:
                 else:
                     response.close()
 
-    def _chunk(self, payload: bytes, call: ModelCall) -> Chunk:
+    async def _begin(self, call: ModelCall) -> aiohttp.ClientResponse:
+        """Send the request; the response, once it is clear that it is a stream."""
+        while True:
+            asked = self._asks_usage
+            response = await self._open().post(
+                self._url, data=self._body(call, stream=True), headers=self._for(call), allow_redirects=False
+            )
+            try:
+                if response.status < 300 and response.content_type not in _NO_STREAM:
+                    return response
+                body = await response.content.read(_ERROR_BODY_BYTES)
+                if response.status in (400, 422) and asked and any(word in body for word in _USAGE_WORDS):
+                    # It does not know how to be asked for usage; it is not asked again.
+                    self._asks_usage = False
+                    continue
+                if response.status >= 300:
+                    raise self._refused(response, body, call)
+                raise self._no_stream(body, call)
+            finally:
+                if response.status >= 300 or response.content_type in _NO_STREAM:
+                    response.release()
+
+    def _no_stream(self, body: bytes, call: ModelCall) -> GatewayError:
+        """A success that is no stream: an error in disguise, or a server that does not stream."""
+        try:
+            error = decode_chunk(body).fields.error
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            error = None
+        if error is not None:
+            return error_from_frame(error, secrets=self._secrets)
+        return UpstreamBroken(f"`{call.model}` was asked for a stream and answered with something else.")
+
+    def _chunk(self, payload: bytes, joiner: SurrogateJoiner, call: ModelCall) -> Chunk:
         if b"\n" in payload:
             payload = payload.replace(b"\n", b" ")  # between JSON's tokens only: a string cannot hold a raw line break
         try:
-            return decode_chunk(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            try:
+                return decode_chunk(payload)
+            except msgspec.DecodeError:
+                if b"\\ud" not in payload.lower():
+                    raise
+                return decode_chunk(joiner.mend(payload))
+        except (msgspec.DecodeError, ValueError) as error:
             raise UpstreamBroken(f"`{call.model}` sent a chunk that is not a chat completion chunk.") from error
 
     def _body(self, call: ModelCall, *, stream: bool) -> bytes:
@@ -181,7 +253,11 @@ class NativeBackend:
         for name, value in self._params.items():
             if name not in call.fields:
                 parts += (b",", _encode(name), b":", value)
-        parts.append(b',"stream":true,"stream_options":{"include_usage":true}}' if stream else b"}")
+        if stream:
+            parts.append(b',"stream":true')
+            if self._asks_usage:
+                parts.append(b',"stream_options":{"include_usage":true}')
+        parts.append(b"}")
         return b"".join(parts)
 
     def _for(self, call: ModelCall) -> dict[str, str]:
@@ -194,11 +270,15 @@ class NativeBackend:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
                 skip_auto_headers=("accept", "user-agent"),
                 read_bufsize=256 * 1024,
+                # A cookie would tie one caller's requests to another's.
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 
-    async def _refusal(self, response: aiohttp.ClientResponse, call: ModelCall) -> Exception:
-        body = await response.content.read(_ERROR_BODY_BYTES)
+    async def _refusal(self, response: aiohttp.ClientResponse, call: ModelCall) -> GatewayError:
+        return self._refused(response, await response.content.read(_ERROR_BODY_BYTES), call)
+
+    def _refused(self, response: aiohttp.ClientResponse, body: bytes, call: ModelCall) -> GatewayError:
         headers = {name.lower(): value for name, value in response.headers.items()}
         return error_from_status(response.status, headers, body, model=call.model, secrets=self._secrets)
 

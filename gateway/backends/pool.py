@@ -64,16 +64,17 @@ class Pool:
         """
         until = self._clock.monotonic() + call.timeout_s
         attempts = self._attempts(prefer)
-        for position, (backend, attempt) in enumerate(attempts):
+        while True:
+            backend, _ = attempts[0]
             started = self._clock.monotonic()
             try:
                 answer = await backend.complete(_within(call, until - started))
             except GatewayError as error:
-                if not await self._may_go_on(error, backend, attempt, started, until, record, position, attempts):
+                attempts = await self._left(error, attempts, started, until, record)
+                if not attempts:
                     raise
                 continue
             return PoolAnswer(answer, backend.name, self._clock.monotonic() - started)
-        raise AssertionError("a pool has at least one backend")
 
     async def stream(
         self, call: ModelCall, record: Recorder, prefer: str | None = None
@@ -85,59 +86,62 @@ class Pool:
         """
         until = self._clock.monotonic() + call.timeout_s
         attempts = self._attempts(prefer)
-        for position, (backend, attempt) in enumerate(attempts):
+        while True:
+            backend, _ = attempts[0]
             started = self._clock.monotonic()
             held: list[Chunk] | None = []
             try:
                 async with aclosing(backend.stream(_within(call, until - started))) as batches:
                     async for batch in batches:
-                        if held is not None:
-                            held += batch
-                            if not _has_content(batch):
-                                continue
-                            batch, held = held, None
-                        yield PoolBatch(batch, backend.name)
+                        if held is None:
+                            yield PoolBatch(batch, backend.name)
+                            continue
+                        held += batch
+                        if _has_content(batch):
+                            begun, held = held, None
+                            yield PoolBatch(begun, backend.name)
                 if held:
                     yield PoolBatch(held, backend.name)
             except GatewayError as error:
-                if held is None or not await self._may_go_on(
-                    error, backend, attempt, started, until, record, position, attempts
-                ):
+                left = await self._left(error, attempts, started, until, record, begun=held is None)
+                if not left:
                     raise
+                attempts = left
                 continue
             return
 
-    def _attempts(self, prefer: str | None) -> list[tuple[Backend, int]]:
+    def _attempts(self, prefer: str | None) -> Sequence[tuple[Backend, int]]:
         order = sorted(self._backends, key=lambda backend: backend.name != prefer) if prefer else self._backends
         return [(backend, attempt) for backend in order for attempt in range(self._retries + 1)]
 
-    async def _may_go_on(
+    async def _left(
         self,
         error: GatewayError,
-        backend: Backend,
-        attempt: int,
+        attempts: Sequence[tuple[Backend, int]],
         started: float,
         until: float,
         record: Recorder,
-        position: int,
-        attempts: Sequence[tuple[Backend, int]],
-    ) -> bool:
-        """Note the failure; wait and say True when another attempt is allowed and left."""
+        *,
+        begun: bool = False,
+    ) -> Sequence[tuple[Backend, int]]:
+        """Note the first attempt's failure, wait, and say which attempts are left; none where trying again is wrong."""
+        backend, attempt = attempts[0]
         now = self._clock.monotonic()
         status = error.status if isinstance(error, UpstreamError) else None
         record.emit(
             "attempt.failed", backend=backend.name, error=error.message, status=status, seconds=round(now - started, 4)
         )
-        if not error.retryable or position + 1 >= len(attempts):
-            return False
-        wait_s = 0.0
-        if attempts[position + 1][0] is backend:
-            wait_s = error.retry_after_s if error.retry_after_s is not None else 0.0
-            wait_s += random.uniform(0, _BACKOFF_S * 2**attempt)  # noqa: S311 - jitter, not a secret
+        if begun or not error.retryable:
+            return ()
+        left = attempts[1:]
+        wait_s = (error.retry_after_s or 0.0) + random.uniform(0, _BACKOFF_S * 2**attempt)  # noqa: S311 - jitter, not a secret
         if wait_s > _LONGEST_WAIT_S or now + wait_s >= until:
-            return False
-        await self._clock.sleep(wait_s)
-        return True
+            left = [each for each in left if each[0] is not backend]
+        if not left or now >= until:
+            return ()
+        if left[0][0] is backend:
+            await self._clock.sleep(wait_s)
+        return left
 
 
 def _within(call: ModelCall, seconds: float) -> ModelCall:

@@ -6,6 +6,7 @@ Pure. Knows status codes, error bodies and `retry-after`; does not know sockets.
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -22,7 +23,7 @@ from gateway.errors import (
 )
 
 # Servers word "the prompt does not fit" in their own ways; the code is trusted first.
-_TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"})
+_TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _TOO_LONG_WORDS = (
     "context length",
     "context window",
@@ -34,7 +35,7 @@ _TOO_LONG_WORDS = (
     "input is longer than",
     "input tokens exceed",
     "too many tokens",
-    "exceeds the limit of",
+    "prompt token count",
     "exceed the configured limit",
 )
 
@@ -43,8 +44,11 @@ class Secrets:
     """Values that must not leave in a message, in any spelling a library might give them."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        found = {value for value in values if len(value) >= 4}
-        self._values = sorted(found | {quote(value, safe="") for value in found}, key=len, reverse=True)
+        # Shorter ones are words (`none`) that would only make messages unreadable.
+        found = {value for value in values if len(value) > 4}
+        spelled = {quote(value, safe="") for value in found}
+        spelled |= {b64encode(value.encode()).decode().rstrip("=") for value in found}
+        self._values = sorted(found | spelled, key=len, reverse=True)
 
     def scrub(self, text: str) -> str:
         """The text with every secret replaced."""
@@ -56,9 +60,14 @@ class Secrets:
 def error_from_status(
     status: int, headers: Mapping[str, str], body: bytes, *, model: str, secrets: Secrets
 ) -> GatewayError:
-    """The error for an answer with a status of 400 or more. The upstream's own words are kept, secrets are not."""
+    """The error for an answer with a status of 300 or more. The upstream's own words are kept, secrets are not."""
+    if status < 400:
+        # Followed, it would turn a POST into a GET and carry the key elsewhere.
+        return UpstreamBroken(f"The upstream of `{model}` answered with a redirect: its `base_url` is not exact.")
     said = _error_object(body)
-    message = secrets.scrub(_string(said.get("message")) or _text_of(body) or f"The upstream answered {status}.")
+    text = _text_of(body)
+    own = f"The upstream of `{model}` answered {status}" + (f": {text}" if text else ".")
+    message = secrets.scrub(_string(said.get("message")) or own)
     kind, code, param = (_string(said.get(name)) for name in ("type", "code", "param"))
     retry_after_s = retry_after(headers)
     if status in (401, 403):

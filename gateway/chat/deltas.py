@@ -27,14 +27,15 @@ class CallPiece(msgspec.Struct):
 
 
 class _OpenCall:
-    __slots__ = ("arguments", "id", "index", "name", "told")
+    __slots__ = ("arguments", "id", "index", "name", "position", "said_id")
 
-    def __init__(self, index: int | None, call_id: str) -> None:
+    def __init__(self, index: int | None, call_id: str, said_id: str) -> None:
         self.index = index
         self.id = call_id
+        self.said_id = said_id
         self.name = ""
         self.arguments: list[str] = []
-        self.told = False
+        self.position: int | None = None
 
 
 class CallTracker:
@@ -48,10 +49,11 @@ class CallTracker:
         new_id: makes a call id.
     """
 
-    __slots__ = ("_calls", "_ids", "_new_id")
+    __slots__ = ("_calls", "_ids", "_named", "_new_id")
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._calls: list[_OpenCall] = []
+        self._named: list[_OpenCall] = []
         self._ids: set[str] = set()
         self._new_id = new_id
 
@@ -67,28 +69,27 @@ class CallTracker:
         call.arguments.append(fragment)
         if not call.name:
             return None
-        position = self._calls.index(call)
-        if not call.told:
-            call.told = True
-            return CallPiece(position, True, call.id, call.name, "".join(call.arguments))
-        return CallPiece(position, False, call.id, call.name, fragment)
+        if call.position is None:
+            call.position = len(self._named)
+            self._named.append(call)
+            return CallPiece(call.position, True, call.id, call.name, "".join(call.arguments))
+        return CallPiece(call.position, False, call.id, call.name, fragment)
 
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls so far, in the order they began; blank arguments read `{}`."""
+        """The calls so far, in the order their names came; blank arguments and `null` read `{}`."""
         return tuple(
-            ToolCall(call.id, call.name, text if (text := "".join(call.arguments)).strip() else "{}")
-            for call in self._calls
-            if call.name
+            ToolCall(call.id, call.name, arguments_or_none("".join(call.arguments))) for call in self._named
         )
 
     def _find(self, delta: ToolCallDelta, name: str) -> _OpenCall:
         if delta.index is not None:
             known = next((call for call in reversed(self._calls) if call.index == delta.index), None)
-            if known is not None and not (delta.id and name and known.name and delta.id != known.id):
-                return known
-            return self._open(delta)
+            if known is None or (delta.id and name and known.name and known.said_id not in ("", delta.id)):
+                return self._open(delta)
+            known.said_id = known.said_id or delta.id or ""
+            return known
         if delta.id:
-            return next((call for call in self._calls if call.id == delta.id), None) or self._open(delta)
+            return next((call for call in self._calls if call.said_id == delta.id), None) or self._open(delta)
         if self._calls:
             last = self._calls[-1]
             if not name or not last.name or (name == last.name and not _complete("".join(last.arguments))):
@@ -96,11 +97,10 @@ class CallTracker:
         return self._open(delta)
 
     def _open(self, delta: ToolCallDelta) -> _OpenCall:
-        call_id = delta.id or ""
-        if not call_id or call_id in self._ids:
-            call_id = self._new_id()
+        said_id = delta.id or ""
+        call_id = self._new_id() if not said_id or said_id in self._ids else said_id
         self._ids.add(call_id)
-        call = _OpenCall(delta.index, call_id)
+        call = _OpenCall(delta.index, call_id, said_id)
         self._calls.append(call)
         return call
 
@@ -143,6 +143,11 @@ class Assembly:
             blocks.append(Refusal("".join(self.refusal)))
         blocks.extend(self.tracker.calls())
         return Message("assistant", tuple(blocks))
+
+
+def arguments_or_none(text: str) -> str:
+    """A call's arguments; `{}` where the model wrote none, which strict servers want to see."""
+    return "{}" if text.strip() in ("", "null") else text
 
 
 def content_text(parts: list[object]) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from gateway.chat.answer import Answer
 from gateway.chat.blocks import Block, Message, Reasoning, Refusal, Text, ToolCall
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, FunctionDelta, ToolCallDelta
-from gateway.chat.deltas import CallTracker, content_text
+from gateway.chat.deltas import CallTracker, arguments_or_none, content_text
 from gateway.chat.usage import Usage, WireUsage
 
 _encode = msgspec.json.Encoder().encode
@@ -29,25 +29,24 @@ _FINISH = {
     "max_tokens": "length",
     "safety": "content_filter",
 }
-_KNOWN_FINISH = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+_KNOWN_FINISH = frozenset({"stop", "length", "tool_calls", "content_filter"})
 
 # Extras of a message or delta that clients are known to read.
 _KEPT = ("reasoning_content", "reasoning", "reasoning_details", "annotations", "audio", "images")
 
 
-def finish_reason(said: str | None, *, has_calls: bool, cut: bool = False) -> str | None:
-    """The finish reason a client may see; `cut` says that a call's arguments do not parse.
+def finish_reason(said: str | None, *, has_calls: bool) -> str | None:
+    """The finish reason a client may see; None where nothing was said.
 
-    What was emitted counts more than what was said: an answer that carries calls ends with `tool_calls`, unless it was cut.
+    What was emitted counts more than what was said: an answer that carries calls ends with `tool_calls`, unless it was
+    cut (`length`, `content_filter`).
     """
     if not said:
         return None
     reason = _FINISH.get(said, said)
     if reason not in _KNOWN_FINISH:
         reason = "stop"
-    if has_calls and not cut and reason in ("stop", "length", "function_call"):
-        return "tool_calls"
-    return reason
+    return "tool_calls" if has_calls and reason == "stop" else reason
 
 
 class _Function(msgspec.Struct):
@@ -99,8 +98,6 @@ def read_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
     assert choice.message is not None
     message = _message(choice.message, new_id)
     reason = finish_reason(choice.finish_reason, has_calls=bool(message.tool_calls))
-    if choice.finish_reason == "length":
-        reason = "length"
     return Answer(message, reason, answer.usage.usage() if answer.usage else None, body, choice.finish_reason)
 
 
@@ -123,8 +120,7 @@ def normalise_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
         calls = message.tool_calls
         said = choice.get("finish_reason")
         said = said if isinstance(said, str) and said else "stop"
-        cut = any(not _parses(call.arguments) for call in calls)
-        reason = finish_reason(said, has_calls=bool(calls), cut=cut or said == "length") or "stop"
+        reason = finish_reason(said, has_calls=bool(calls)) or "stop"
         out: dict[str, Any] = {"role": "assistant", "content": message.text or (None if calls else ""), "refusal": None}
         if refusal := next((b.text for b in message.blocks if isinstance(b, Refusal)), None):
             out["refusal"] = refusal
@@ -136,13 +132,13 @@ def normalise_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
             out["tool_calls"] = [
                 {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls
             ]
-        logprobs = choice.get("logprobs")
-        choices.append({"index": position, "message": out, "logprobs": logprobs, "finish_reason": reason})
+        built = {"index": position, "message": out, "logprobs": _logprobs(choice), "finish_reason": reason}
+        choices.append(built)
         if first is None:
             first = (message, reason)
     assert first is not None
     usage = msgspec.convert(raw["usage"], WireUsage).usage() if isinstance(raw.get("usage"), dict) else None
-    built: dict[str, Any] = {
+    whole: dict[str, Any] = {
         "id": _text(raw.get("id")) or "chatcmpl-0",
         "object": "chat.completion",
         "created": _whole(raw.get("created")),
@@ -150,18 +146,18 @@ def normalise_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
         "choices": choices,
     }
     if usage is not None:
-        built["usage"] = usage.as_openai()
+        whole["usage"] = usage.as_openai()
     for name in ("service_tier", "system_fingerprint"):
         if isinstance(raw.get(name), str):
-            built[name] = raw[name]
-    return Answer(first[0], first[1], usage, _encode(built), first[1])
+            whole[name] = raw[name]
+    return Answer(first[0], first[1], usage, _encode(whole), first[1])
 
 
 class StreamNormaliser:
     """Turns one stream's chunks into well-formed ones.
 
-    Role once per choice, indexes from 0, ids and names once, arguments as text, one finish reason per choice, usage never
-    inside a chunk's `data` (it stays in `fields`).
+    One id and model, role once per choice, indexes from 0, ids and names once, arguments as text, one finish reason per
+    choice, usage never inside a chunk's `data` (it stays in `fields`).
 
     Args:
         new_id: makes a call id.
@@ -173,11 +169,15 @@ class StreamNormaliser:
         self._role: set[int] = set()
         self._finished: set[int] = set()
         self._created = 0
+        self._id = ""
+        self._model = ""
 
     def feed(self, chunk: Chunk) -> Chunk:
         """The chunk as OpenAI's schema wants it; one without choices keeps only its usage."""
         raw = msgspec.json.decode(chunk.data)
         self._created = self._created or _whole(raw.get("created"))
+        self._id = self._id or chunk.fields.id or "chatcmpl-0"
+        self._model = self._model or chunk.fields.model or "-"
         sources = raw.get("choices") or []
         choices: list[dict[str, Any]] = []
         fields: list[ChunkChoice] = []
@@ -189,10 +189,10 @@ class StreamNormaliser:
                 choices.append(built[0])
                 fields.append(built[1])
         out: dict[str, Any] = {
-            "id": chunk.fields.id or "chatcmpl-0",
+            "id": self._id,
             "object": "chat.completion.chunk",
             "created": self._created,
-            "model": chunk.fields.model or "-",
+            "model": self._model,
             "choices": choices,
         }
         seen = ChunkFields(out["id"], out["model"], fields, chunk.fields.usage, None, self._created)
@@ -239,13 +239,10 @@ class StreamNormaliser:
         if choice.finish_reason and index not in self._finished:
             self._finished.add(index)
             calls_made = tracker.calls() if tracker else ()
-            cut = any(not _parses(call.arguments) for call in calls_made)
-            reason = finish_reason(
-                choice.finish_reason, has_calls=bool(calls_made), cut=cut or choice.finish_reason == "length"
-            )
+            reason = finish_reason(choice.finish_reason, has_calls=bool(calls_made))
         if not out and reason is None:
             return None
-        built = {"index": index, "delta": out, "logprobs": source.get("logprobs"), "finish_reason": reason}
+        built = {"index": index, "delta": out, "logprobs": _logprobs(source), "finish_reason": reason}
         return built, ChunkChoice(index, seen, reason)
 
 
@@ -285,16 +282,13 @@ def _message(wire: _Message, new_id: Callable[[], str]) -> Message:
         seen.add(call_id)
         raw = call.function.arguments
         arguments = raw if isinstance(raw, str) else "" if raw is None else _encode(raw).decode()
-        blocks.append(ToolCall(call_id, call.function.name, arguments if arguments.strip() else "{}"))
+        blocks.append(ToolCall(call_id, call.function.name, arguments_or_none(arguments)))
     return Message("assistant", tuple(blocks))
 
 
-def _parses(text: str) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return False
-    return True
+def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
+    said = choice.get("logprobs")
+    return {"content": said.get("content"), "refusal": said.get("refusal")} if isinstance(said, dict) else None
 
 
 def _text(value: Any) -> str:

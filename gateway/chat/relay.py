@@ -104,6 +104,9 @@ class StreamWriter:
         assert self._tokens is not None
         joined = b"data: " + b"\n\ndata: ".join(run) + b"\n\n"
         for old, new in self._tokens:
+            if joined.count(old) != len(run):
+                # Spaced in another way, or the same value stands in a nested object too.
+                return b"".join(b"data: " + self._rewritten(data) + b"\n\n" for data in run)
             if old != new:
                 joined = joined.replace(old, new)
         return joined

@@ -43,7 +43,7 @@ class SseParser:
                 return []
             self._start = False
             data = data.removeprefix(_BOM)
-        if self._skip_lf:
+        if self._skip_lf and data:
             data = data.removeprefix(b"\n")
             self._skip_lf = False
         if b"\r" in data:

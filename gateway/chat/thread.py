@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.chat.blocks import Message, Reasoning, Text, ToolCall, ToolResult
+from gateway.chat.blocks import Message, Reasoning, Refusal, Text, ToolCall, ToolResult
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -42,7 +42,7 @@ def canonical(message: Message) -> bytes:
                 rest.append(["call", call_id, name, _same_json(arguments)])
             case ToolResult(call_id=call_id, text=value):
                 rest.append(["result", call_id, value])
-            case Reasoning():
+            case Reasoning() | Refusal():
                 pass
             case _:
                 rest.append(msgspec.to_builtins(block))

@@ -22,6 +22,7 @@ from gateway.routing.likeness import Outcome
 from gateway.routing.normalise import normalise
 from gateway.routing.rules import Rule, RuleTable, Scan
 from gateway.routing.semantic import NOT_KEPT, Semantic
+from gateway.routing.text import both_ends
 
 
 class CompositeRouter:
@@ -87,8 +88,7 @@ class CompositeRouter:
 
     async def decide(self, facts: Facts, *, explain: bool = False) -> Decision:
         """Decide. With `explain`, `candidates` and `matched` are filled in and nothing else changes."""
-        text = normalise(facts.text)
-        scan = self._rules.scan(text)
+        scan = self._rules.scan(normalise(both_ends(facts.text)))
         won = self._rules.winner(scan, facts)
         if won is not None:
             rule, why = won
@@ -149,7 +149,14 @@ class CompositeRouter:
                 )
             )
         # Best first: the chosen one, then what rules found, then by likeness.
-        candidates.sort(key=lambda c: (c.verdict != "chosen", c.verdict != "lower_priority", -(c.score or -2), c.route))
+        candidates.sort(
+            key=lambda c: (
+                c.verdict != "chosen",
+                c.verdict != "lower_priority",
+                -(-2 if c.score is None else c.score),
+                c.route,
+            )
+        )
         matched = next((c.matched for c in candidates if decision.strategy == "rule" and c.verdict == "chosen"), ())
         return replace(decision, candidates=tuple(candidates), matched=matched)
 

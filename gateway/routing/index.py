@@ -36,7 +36,8 @@ _DIGITS = 5
 _NO_LENGTH = np.float32(1e-9)
 # More examples than these change the quantile in the third digit and cost seconds.
 _MOST_JUDGED = 2000
-_BLOCK = 256
+# Numbers that one step of the calibration may hold: 16 MB.
+_BLOCK = 4_000_000
 
 
 class Index:
@@ -139,8 +140,9 @@ class Index:
         # The only utterance of a route has no others to be judged by.
         judged = judged[self._counts[self._owner[judged]] > 1]
         own_scores, best_others = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
-        for begin in range(0, len(judged), _BLOCK):
-            block = judged[begin : begin + _BLOCK]
+        rows_at_once = max(1, _BLOCK // max(self._places.size, len(self.utterances)))
+        for begin in range(0, len(judged), rows_at_once):
+            block = judged[begin : begin + rows_at_once]
             scores, rows, own = self._scores_without(block), np.arange(len(block)), self._owner[block]
             own_scores.append(scores[rows, own].copy())
             scores[rows, own] = _ABSENT

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import ahocorasick_rs
+from msgspec.structs import replace
 
 from gateway.config.models import RouteConfig, When
 from gateway.errors import Problem
@@ -19,6 +20,7 @@ from gateway.routing.facts import Facts
 from gateway.routing.normalise import Positions, normalise
 from gateway.routing.patterns import Pattern, PatternInvalid, compile_pattern
 from gateway.routing.scripts import bounds_words
+from gateway.routing.text import as_sent, both_ends
 
 _ANY, _ALL, _NONE = 0, 1, 2
 
@@ -162,7 +164,7 @@ class RuleTable:
 
     def found(self, scan: Scan, original: str) -> dict[int, list[Match]]:
         """Every keyword and pattern found, by rank, with positions in the text as it was sent. Not for the hot path."""
-        positions = Positions(original)
+        positions = Positions(both_ends(original))
         matches: dict[int, list[Match]] = {}
         names = ("keyword", "all_of", "none_of")
         for number, start, end in self._find(scan.text, True) if self._find else ():
@@ -173,7 +175,11 @@ class RuleTable:
                     matches.setdefault(rank, []).append(Match(names[kind], keyword, *span))  # type: ignore[arg-type]
         for rank, match in self._found_patterns(scan.text, positions):
             matches.setdefault(rank, []).append(match)
-        return matches
+        size = len(original)
+        return {
+            rank: [replace(m, start=as_sent(m.start, size), end=as_sent(m.end, size)) for m in found]
+            for rank, found in matches.items()
+        }
 
     def _found_patterns(self, text: str, positions: Positions) -> Iterator[tuple[int, Match]]:
         for rule in self.rules:

@@ -40,6 +40,9 @@ _LANGUAGES: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 LANGUAGES = tuple(sorted(code for code, _ in _LANGUAGES))
 
+# Letters and digits of any script but Latin.
+_FOREIGN = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
+
 # A Latin letter weighs less than a Han character: a word has about five letters, and a Chinese sentence with one product
 # name in it is Chinese.
 _LATIN_WEIGHT = 0.3
@@ -75,12 +78,4 @@ def language(text: str) -> str:
 
 def is_latin(text: str) -> bool:
     """Whether nothing in `text` is a letter of another script than Latin."""
-    return text.isascii() or not (_FOREIGN.search(text) and any(_is_foreign(char) for char in text))
-
-
-_LATIN = dict(_LANGUAGES)["en"]
-_FOREIGN = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
-
-
-def _is_foreign(char: str) -> bool:
-    return char.isalpha() and _LATIN.match(char) is None and _FOREIGN.match(char) is not None
+    return text.isascii() or _FOREIGN.search(text) is None

@@ -34,6 +34,8 @@ NOT_KEPT = frozenset({"encoder_loading", "encoder_timeout", "encoder_failed"})
 _MAX_IN_FLIGHT = 256
 # Vectors of recent texts: one that came too late for its own request is there for the next, and explaining costs nothing.
 _KEPT_VECTORS = 512
+# Up to this many utterances a comparison takes less than a millisecond, and handing it to a thread takes longer.
+_QUICK = 5000
 # Utterances a route needs in a space to be found there.
 _FEW = 3
 
@@ -141,6 +143,8 @@ class Semantic:
             vector = None if task.cancelled() else task.result()
             if vector is None:
                 return Outcome(reason="encoder_failed")
+        if len(index.utterances) > _QUICK:
+            return await asyncio.to_thread(index.judge, text, vector, barred, views=views)
         return index.judge(text, vector, barred, views=views)
 
     def _task(self, key: Key, space: Encoder, text: str) -> asyncio.Task[Vectors | None]:
@@ -158,7 +162,8 @@ class Semantic:
         try:
             vector: Vectors = checked(await space.encode([text]), 1, space.dimensions)[0]
         except Exception as error:  # noqa: BLE001 - a foreign model may raise anything; routing falls through
-            _log.warning("encoder %r failed on a text of %d characters: %s", space.name, len(text), error)
+            # Its name alone: a foreign message may quote the text, which belongs to a user.
+            _log.warning("encoder %r failed: %s on %d characters", space.name, type(error).__name__, len(text))
             return None
         self._vectors[key] = vector
         return vector

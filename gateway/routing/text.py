@@ -1,4 +1,4 @@
-"""Which text of a conversation is routed on, and how long a conversation roughly is.
+"""Which text of a conversation is routed on, how much of it, and how long a conversation roughly is.
 
 Pure. Knows messages; does not know routes or tokenisers.
 """
@@ -14,6 +14,7 @@ _IMAGE_TOKENS = 765
 _MESSAGE_TOKENS = 4
 # Four letters a token holds for English; UTF-8 gives a Han character three bytes, about what it costs in tokens.
 _BYTES_PER_TOKEN = 4
+_END_CHARS = 50_000
 
 
 def routing_text(messages: Sequence[Message]) -> str:
@@ -45,6 +46,23 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
                 case _:
                     pass
     return tokens + -(-size // _BYTES_PER_TOKEN)
+
+
+def both_ends(text: str) -> str:
+    """A text as it is; of one longer than 100,000 characters, the first and the last 50,000 and a line break between.
+
+    Reading a text for keywords takes time in proportion to it, on the event loop; a body of 20 MB would stop everybody.
+    """
+    if len(text) <= 2 * _END_CHARS:
+        return text
+    return f"{text[:_END_CHARS]}\n{text[-_END_CHARS:]}"
+
+
+def as_sent(position: int, length: int) -> int:
+    """Where a position in `both_ends(text)` is in `text`, which is `length` characters long."""
+    if length <= 2 * _END_CHARS or position <= _END_CHARS:
+        return position
+    return position - 1 + length - 2 * _END_CHARS
 
 
 def _bytes(text: str) -> int:

@@ -21,8 +21,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from gateway.config.models import OutboundConfig
+from gateway.security.addresses import embedded_in, is_literal, is_public, plain_host
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 MAX_REDIRECTS = 5
@@ -31,34 +31,6 @@ TIMEOUT_S = 10.0
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEPT_ELSEWHERE = frozenset({"accept", "accept-language", "user-agent"})
-# The only unicast space of IPv6 that is handed out; the rest is local, reserved, or holds an IPv4 address.
-_PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
-_6TO4 = ipaddress.IPv6Network("2002::/16")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_V4_COMPATIBLE = ipaddress.IPv6Network("::/96")
-# IANA's special-purpose registries, written out: what `ipaddress` calls global differs between Python's versions.
-# The last one is public by number and internal by use: Azure answers every machine of its own there.
-_CLOSED_V4 = tuple(
-    ipaddress.IPv4Network(network)
-    for network in (
-        "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",
-        "127.0.0.0/8",
-        "169.254.0.0/16",
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.88.99.0/24",
-        "192.168.0.0/16",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "224.0.0.0/3",
-        "168.63.129.16/32",
-    )
-)
-_CLOSED_V6 = tuple(ipaddress.IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "3fff::/20"))
 _CHARSET = re.compile(rb"""<meta[^>]+charset=["']?([A-Za-z0-9_:.-]+)""", re.IGNORECASE)
 
 
@@ -111,7 +83,7 @@ class OutboundGuard:
             try:
                 self._networks.append(ipaddress.ip_network(entry, strict=False))
             except ValueError:
-                self._names.add(_plain_host(entry))
+                self._names.add(plain_host(entry))
 
     def refuse_url(self, url: URL) -> None:
         """Judge what can be judged before a name is resolved.
@@ -125,7 +97,7 @@ class OutboundGuard:
             raise OutboundRefused("the URL names no host")
         if url.user is not None or url.password is not None:
             raise OutboundRefused("a URL with a user name or password is not allowed")
-        host = _plain_host(url.host)
+        host = plain_host(url.host)
         if not any(fnmatch.fnmatchcase(host, domain) for domain in self._domains):
             raise OutboundRefused(f"the domain {host!r} is not allowed (tools.outbound.allow_domains)")
 
@@ -135,16 +107,16 @@ class OutboundGuard:
             parsed = ipaddress.ip_address(address.split("%", 1)[0])
         except ValueError:
             return False
-        if _plain_host(host) in self._names:
+        if plain_host(host) in self._names:
             return True
-        inner = _embedded(parsed)
+        inner = embedded_in(parsed)
         if any(
             each.version == network.version and each in network
             for each in (parsed, inner)
             for network in self._networks
         ):
             return True
-        return _is_public(inner) and "%" not in address
+        return is_public(inner) and "%" not in address
 
     async def fetch(
         self,
@@ -204,7 +176,7 @@ class OutboundGuard:
     ) -> Fetched | tuple[int, URL]:
         gate = _Gate(self, self._resolve)
         assert url.host is not None
-        if _is_literal(url.host):
+        if is_literal(url.host):
             gate.judge([url.host], url.host)
         # One connector a request: nothing is pooled that was judged for the sake of another host. No proxy, no cookies.
         connector = aiohttp.TCPConnector(
@@ -333,41 +305,6 @@ def _parse(text: str, base: URL | None = None) -> URL:
         return base.join(parsed) if base is not None else parsed
     except (ValueError, TypeError) as error:
         raise OutboundRefused("that is not a URL") from error
-
-
-def _plain_host(host: str) -> str:
-    return host.lower().rstrip(".").strip("[]")
-
-
-def _is_literal(host: str) -> bool:
-    try:
-        ipaddress.ip_address(_plain_host(host).split("%", 1)[0])
-    except ValueError:
-        return False
-    return True
-
-
-def _embedded(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it does."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    number = int(address)
-    if address in _6TO4:
-        return ipaddress.IPv4Address(number >> 80 & 0xFFFFFFFF)
-    if address in _NAT64 or address in _V4_COMPATIBLE:
-        return ipaddress.IPv4Address(number & 0xFFFFFFFF)
-    if number >> 32 & 0xFFFFFFFF in {0x00005EFE, 0x02005EFE}:
-        # ISATAP: any prefix, and an IPv4 address in the last four bytes.
-        return ipaddress.IPv4Address(number & 0xFFFFFFFF)
-    return address
-
-
-def _is_public(address: Address) -> bool:
-    if isinstance(address, ipaddress.IPv4Address):
-        return not any(address in network for network in _CLOSED_V4)
-    return address in _PUBLIC_V6 and not any(address in network for network in _CLOSED_V6)
 
 
 def _refusal_in(error: BaseException) -> OutboundRefused | None:

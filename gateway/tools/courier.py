@@ -15,13 +15,15 @@ import msgspec
 
 from gateway.chat.blocks import ToolCall
 from gateway.clock import Clock
-from gateway.config.models import ToolsConfig
-from gateway.observe.events import EventType, Recorder
-from gateway.tools.provider import Hook
+from gateway.observe.events import Recorder
+from gateway.tools.hooks import after_tool, before_tool
+from gateway.tools.outcome import Call, CallFailed, Outcome, words_of
 from gateway.tools.registry import Registry
-from gateway.tools.result import Unencodable, failure, success, to_json_value
+from gateway.tools.result import Unencodable, content_of, failure
 from gateway.tools.salvage import read_arguments
 from gateway.tools.spec import InvalidArguments, ToolContext, ToolFatal, ToolRetry, ToolSpec
+
+__all__ = ["Courier", "Outcome"]
 
 # How long a tool may take to notice that it was cancelled; after that it is left behind, and nobody waits for it.
 CANCEL_GRACE_S = 1.0
@@ -35,48 +37,11 @@ MAX_TRACED_CHARS = 262_144
 _TRANSIENT = (ConnectionError, TimeoutError)
 
 
-class Call(msgspec.Struct, frozen=True):
-    """A call whose arguments were found valid, as hooks see it."""
-
-    id: str
-    name: str
-    arguments: dict[str, Any]
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What came of one call.
-
-    Attributes:
-        call_id: pairs it with the call.
-        name: the name the model used.
-        ok: whether the tool ran and returned.
-        content: what the model sees: `{"ok": true, "result": ...}` or `{"ok": false, "error": ...}` as compact JSON.
-        fatal: why the turn has to end, or None.
-        seconds: how long it took, waiting included.
-        arguments: as they were validated, or None where they never were.
-        error: what went wrong, or None.
-    """
-
-    call_id: str
-    name: str
-    ok: bool
-    content: str
-    fatal: str | None = None
-    seconds: float = 0.0
-    arguments: Any = None
-    error: str | None = None
-
-
-class _Failed(Exception):
-    """A call that ends in an error result."""
-
-
 class Courier:
     """Executes registry tools. One serves all turns; registries come and go with the versions."""
 
-    def __init__(self, clock: Clock, config: ToolsConfig) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._max_bytes = config.max_result_bytes
         # Calls nobody waits for any more: tools that ignore their cancellation, writing tools whose client has gone.
         self._left_behind: set[asyncio.Task[Any]] = set()
 
@@ -128,79 +93,46 @@ class Courier:
 
     async def _one(self, call: ToolCall, errand: _Errand) -> Outcome:
         started = self._clock.monotonic()
+        context = errand.context_for(call)
+        max_bytes = errand.registry.max_result_bytes
         arguments: dict[str, Any] | None = None
         whole: str | None = None
         fatal = error = None
         content = ""
         try:
             spec = _find(call.name, errand.offered)
-            arguments, salvaged = self._arguments(call, spec, errand)
-            context = errand.context_for(call)
-            arguments = await self._before(Call(call.id, call.name, arguments), spec, context, errand)
+            read, salvaged = read_arguments(call.arguments)
+            arguments = errand.registry.validator(spec).validate(read)
+            arguments = await before_tool(
+                errand.registry.hooks["before_tool"],
+                Call(call.id, call.name, arguments),
+                context,
+                errand.registry.validator(spec),
+                errand.record,
+            )
             started_data = {"name": call.name, "call_id": call.id, "arguments": arguments}
             errand.record.emit("tool.started", **started_data, **({"raw": call.arguments} if salvaged else {}))
             value = await self._attempts(spec, arguments, context, errand.registry)
-            content, whole = success(to_json_value(value), self._max_bytes)
+            content, whole = await content_of(value, max_bytes)
         except ToolFatal as stop:
             fatal = error = str(stop) or "the tool ended the turn"
         except InvalidArguments as wrong:
             error = f"Invalid arguments for `{call.name}`: {wrong}. Correct them and call it again."
         except ToolRetry as again:
             error = f"{str(again) or 'The tool asks for another attempt'} (correct the call and try again)"
-        except (_Failed, Unencodable) as failed:
+        except (CallFailed, Unencodable) as failed:
             error = str(failed)
         if error is not None:
-            content = failure(error, self._max_bytes)
+            content = failure(error, max_bytes)
         outcome = Outcome(
             call.id, call.name, error is None, content, fatal, self._clock.monotonic() - started, arguments, error
         )
         if arguments is not None and fatal is None:
-            outcome = await self._after(Call(call.id, call.name, arguments), outcome, errand)
+            ran = Call(call.id, call.name, arguments)
+            outcome = await after_tool(
+                errand.registry.hooks["after_tool"], ran, outcome, context, max_bytes, errand.record
+            )
         _emit_finished(errand.record, outcome, whole)
-        return outcome
-
-    def _arguments(self, call: ToolCall, spec: ToolSpec, errand: _Errand) -> tuple[dict[str, Any], bool]:
-        arguments, salvaged = read_arguments(call.arguments)
-        return errand.registry.validator(spec).validate(arguments), salvaged
-
-    async def _before(self, call: Call, spec: ToolSpec, context: ToolContext, errand: _Errand) -> dict[str, Any]:
-        """Hooks may change arguments, which are then validated again, or refuse. One that fails refuses too."""
-        for hook in errand.registry.hooks["before_tool"]:
-            try:
-                changed = await hook(call, context)
-            except (ToolRetry, ToolFatal) as refusal:
-                errand.record.emit("hook.refused", hook=_hook_name(hook), call_id=call.id, message=str(refusal))
-                raise
-            except Exception as error:
-                errand.record.emit("hook.refused", hook=_hook_name(hook), call_id=call.id, message=_words(error))
-                raise _Failed(f"`{call.name}` was not run: a check before it failed") from error
-            if changed is not None:
-                valid = errand.registry.validator(spec).validate(dict(changed))
-                call = Call(call.id, call.name, valid)
-                errand.record.emit("hook.changed", hook=_hook_name(hook), call_id=call.id, arguments=valid)
-        return call.arguments
-
-    async def _after(self, call: Call, outcome: Outcome, errand: _Errand) -> Outcome:
-        """Hooks may put another result in the result's place. One that fails withholds it."""
-        for hook in errand.registry.hooks["after_tool"]:
-            error = None
-            try:
-                changed = await hook(call, outcome, errand.context_for(ToolCall(call.id, call.name, "")))
-                if changed is None:
-                    continue
-                content, _ = success(to_json_value(changed), self._max_bytes)
-            except ToolFatal as stop:
-                error = str(stop)
-                outcome = msgspec.structs.replace(outcome, fatal=error or "the tool ended the turn")
-                content = failure(error, self._max_bytes)
-            except Exception as failed:  # noqa: BLE001 - foreign code: a guard that fails has not let the result pass
-                error = f"the result of `{call.name}` was withheld: {_words(failed)}"
-                content = failure(error, self._max_bytes)
-            kind: EventType = "hook.changed" if error is None else "hook.refused"
-            errand.record.emit(kind, hook=_hook_name(hook), call_id=call.id, message=error)
-            outcome = msgspec.structs.replace(outcome, ok=error is None, content=content, error=error)
-            if outcome.fatal is not None:
-                break
         return outcome
 
     async def _attempts(
@@ -215,11 +147,11 @@ class Courier:
                 return await self._bounded(provider.call(spec.name, arguments, context), spec, remaining)
             except _TRANSIENT as error:
                 if not left or self._clock.monotonic() + backoff >= deadline:
-                    raise _Failed(_words(error)) from error
-            except (ToolFatal, ToolRetry, InvalidArguments, _Failed):
+                    raise CallFailed(words_of(error)) from error
+            except (ToolFatal, ToolRetry, InvalidArguments, CallFailed):
                 raise
             except Exception as error:
-                raise _Failed(_words(error)) from error
+                raise CallFailed(words_of(error)) from error
             await self._clock.sleep(backoff)
             backoff *= 2
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -237,9 +169,9 @@ class Courier:
             raise
         if not done:
             await self._stop(task)
-            raise _Failed(f"`{spec.name}` did not answer within {spec.timeout_s:g} s")
+            raise CallFailed(f"`{spec.name}` did not answer within {spec.timeout_s:g} s")
         if task.cancelled():
-            raise _Failed(f"`{spec.name}` was cancelled from within")
+            raise CallFailed(f"`{spec.name}` was cancelled from within")
         return task.result()
 
     async def _stop(self, task: asyncio.Future[Any]) -> None:
@@ -282,16 +214,7 @@ def _find(name: str, offered: Mapping[str, ToolSpec]) -> ToolSpec:
     close = [by_case[each] for each in difflib.get_close_matches(bare, by_case, n=3, cutoff=0.5)]
     known = ", ".join(f"`{each}`" for each in close or list(offered)[:10])
     hint = f"did you mean {known}?" if close else f"there are {known}" if known else "no tools are offered"
-    raise _Failed(f"There is no tool `{name[:80]}`: {hint}")
-
-
-def _words(error: BaseException) -> str:
-    """An exception's message alone; its type where it has none."""
-    return str(error).strip() or type(error).__name__
-
-
-def _hook_name(hook: Hook) -> str:
-    return ".".join(f"{hook.__module__}.{hook.__qualname__}".split(".")[-2:])
+    raise CallFailed(f"There is no tool `{name[:80]}`: {hint}")
 
 
 def _emit_finished(record: Recorder, outcome: Outcome, whole: str | None) -> None:

@@ -24,6 +24,7 @@ class Registry:
         specs: every tool by name.
         digest: hex SHA-256 over all of them; part of the version.
         hooks: the hooks that came with the tools, by hook name, in the order they run.
+        max_result_bytes: most bytes of a result that a model sees.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Registry:
         )
         self._providers = dict(providers)
         self._validators = dict(validators)
+        self.max_result_bytes = config.max_result_bytes
         self._default = config.default
         self._max_offered = config.max_offered
 

@@ -5,6 +5,7 @@ Knows which Python values have a JSON form, and how to shorten one without break
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 _MOST_PLACES = 8
+_HEAVY_CHARS, _HEAVY_ITEMS = 65_536, 256
 _CUT = "…"
 
 
@@ -35,6 +37,18 @@ def to_json_value(value: Any) -> Any:
         raise Unencodable("the tool returned bytes that are not text") from error
     except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
         raise Unencodable(f"the tool returned something that is not JSON: {str(error)[:200]}") from error
+
+
+def is_heavy(value: Any, levels: int = 2) -> bool:
+    """Whether a result looks like more than the event loop should be held up with: a guess from its uppermost levels."""
+    if isinstance(value, str | bytes):
+        return len(value) > _HEAVY_CHARS
+    if isinstance(value, dict | list | tuple):
+        if len(value) > _HEAVY_ITEMS:
+            return True
+        inner = value.values() if isinstance(value, dict) else value
+        return levels > 0 and any(is_heavy(item, levels - 1) for item in inner)
+    return False
 
 
 def success(value: Any, max_bytes: int) -> tuple[str, str | None]:
@@ -63,6 +77,17 @@ def success(value: Any, max_bytes: int) -> tuple[str, str | None]:
     return _dump({"ok": True, "result": None, "left_out": {"result": f"all of it, {size} bytes"}}), whole
 
 
+async def content_of(value: Any, max_bytes: int) -> tuple[str, str | None]:
+    """`success` of whatever a tool returned; in a thread where it looks heavy.
+
+    Raises:
+        Unencodable: see `to_json_value`.
+    """
+    if is_heavy(value):
+        return await asyncio.to_thread(lambda: success(to_json_value(value), max_bytes))
+    return success(to_json_value(value), max_bytes)
+
+
 def failure(message: str, max_bytes: int) -> str:
     """The content of a call that failed: `{"ok": false, "error": message}`, cut between characters."""
     text = message.strip() or "the tool failed and did not say why"
@@ -76,6 +101,14 @@ def _fallback(value: Any) -> Any:
 
 
 def _dump(value: Any) -> str:
+    """Compact JSON text. The quick encoder writes NaN as null, so what has a null in it is looked at more closely."""
+    try:
+        quick = msgspec.json.encode(value)
+        if b"null" not in quick:
+            return quick.decode()
+    except (OverflowError, UnicodeEncodeError):
+        # A whole number beyond 64 bits, or half of a surrogate pair: below.
+        pass
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -99,7 +132,12 @@ def _named_numbers(value: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    return len(_dump(value).encode())
+    """Bytes of JSON, give or take how numbers are written: the content as a whole is measured exactly."""
+    try:
+        return len(msgspec.json.encode(value))
+    except (OverflowError, UnicodeEncodeError):
+        # A whole number beyond 64 bits, or half of a surrogate pair.
+        return len(_dump(value).encode())
 
 
 def _summary(places: dict[str, str]) -> dict[str, str]:

@@ -66,7 +66,7 @@ class Turn:
     answer_id: str
     created: int
     machine: Machine = field(default_factory=Machine)
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     backend: str | None = None
     upstream_s: float = 0.0
     tool_s: float = 0.0

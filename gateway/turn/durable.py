@@ -24,7 +24,6 @@ class StoredJournal:
         content = {"text": message.text, "tool_calls": [encode_call(call) for call in message.tool_calls]}
         entry = JournalEntry(
             turn_id=trace_id,
-            position=round_number,
             trace_id=trace_id,
             owner=owner,
             round=round_number,

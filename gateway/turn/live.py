@@ -57,6 +57,6 @@ class HookEvents:
                     try:
                         async with asyncio.timeout(_HOOK_TIMEOUT_S):
                             await hook(event, trace.trace_id, trace.owner)
-                    except Exception as error:
+                    except Exception as error:  # noqa: BLE001 - as the next line says
                         # Somebody else's code: its failure must not stop the next hook.
                         _log.warning("hook.failed", hook="on_event", error=type(error).__name__)

@@ -21,11 +21,11 @@ from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
 from gateway.errors import ToolFailed, UpstreamTimeout
+from gateway.ids import new_call_id
 from gateway.routing.text import estimate_tokens
 from gateway.tools.courier import Courier, Outcome
 from gateway.tools.spec import ToolContext
 from gateway.turn.context import Turn
-from gateway.ids import new_call_id
 from gateway.turn.journal import Journal
 from gateway.turn.limits import ToolLimits
 from gateway.turn.state import State
@@ -33,6 +33,9 @@ from gateway.turn.stream import Sink, StreamedRound, StreamState
 
 _NO_TOOLS = b'"none"'
 _AUTO = b'"auto"'
+
+# Ends behind which a call's arguments may be missing their tail, however well they read.
+_CUT = frozenset({"length", "content_filter"})
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -98,7 +101,7 @@ class TurnLoop:
             turn.usage += done.usage or _estimate(messages, done.message)
             said.append(done.message.text)
             mine, theirs = _whose(done.message.tool_calls, turn)
-            if not mine or theirs or done.finish_reason == "length" or enough is not None:
+            if not mine or theirs or done.finish_reason in _CUT or enough is not None:
                 break
             turn.step(State.EXECUTING)
             outcomes = await self._execute(turn, done.message, mine)
@@ -257,11 +260,14 @@ class TurnLoop:
         if not plain:
             return TurnResult(hooked, reason)
         assert done.answer is not None
-        if turn.machine.rounds == 1 and hooked is done.message and reason == done.answer.said_finish:
-            return TurnResult(message, reason, named_answer(done.answer.body, turn.answer_id, turn.shown_model))
+        unchanged = turn.machine.rounds == 1 and hooked is done.message and reason == done.answer.said_finish
+        if unchanged and done.usage is not None:
+            named = named_answer(done.answer.body, turn.answer_id, turn.created, turn.shown_model)
+            return TurnResult(message, reason, named)
         body = changed_answer(
             done.answer.body,
             turn.answer_id,
+            turn.created,
             turn.shown_model,
             message=hooked,
             finish_reason=reason,
@@ -290,7 +296,5 @@ def _later_choice(turn: Turn) -> bytes | None:
 
 
 def _reason(said: str | None, *, theirs: bool) -> str:
-    if said == "length":
-        return "length"
-    reason = finish_reason(said, has_calls=theirs) or "stop"
-    return "stop" if reason == "tool_calls" and not theirs else reason
+    reason = finish_reason(said or "stop", has_calls=theirs)
+    return "stop" if reason is None or (reason == "tool_calls" and not theirs) else reason

@@ -91,6 +91,8 @@ async def prepare(
         InvalidRequest: the request contradicts itself.
         NoSuchModel: the name is unknown to this caller.
     """
+    if request.n > 1 and snapshot.hooks.on_answer:
+        raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
     decision = await decide(request, principal, wishes, snapshot)
     record.emit(
         "decision.made",
@@ -105,7 +107,10 @@ async def prepare(
     )
     explicit = decision.strategy == "explicit"
     route = snapshot.routes.get(decision.route) if decision.route else None
-    offered = _offer(request, principal, wishes, snapshot, decision, route)
+    max_rounds = snapshot.config.tools.max_rounds
+    if route is not None and route.max_rounds is not None:
+        max_rounds = route.max_rounds
+    offered = _offer(request, principal, wishes, snapshot, decision, route) if max_rounds > 0 else {}
     if offered:
         record.emit("tools.offered", names=list(offered))
     tools = [tool.wire for tool in request.tools] + [_wire(name, spec) for name, spec in offered.items()]
@@ -121,9 +126,6 @@ async def prepare(
     limit_s = snapshot.config.server.turn_timeout_s
     if wishes.deadline_s is not None:
         limit_s = min(limit_s, wishes.deadline_s)
-    max_rounds = snapshot.config.tools.max_rounds
-    if route is not None and route.max_rounds is not None:
-        max_rounds = route.max_rounds
     return Turn(
         record=record,
         principal=principal,
@@ -134,7 +136,7 @@ async def prepare(
         shown_model=request.model if explicit else decision.model,
         messages=messages,
         fields=fields,
-        offered=offered if max_rounds > 0 else {},
+        offered=offered,
         tools_wire=b"[" + b",".join(tools) + b"]" if tools else None,
         choice=choice,
         parallel=request.parallel_tool_calls is not False,

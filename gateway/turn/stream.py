@@ -55,6 +55,15 @@ class StreamState:
         self.begun = False
 
 
+class _Kept(msgspec.Struct, frozen=True):
+    """What is left of one choice of a chunk, encoded as it is."""
+
+    index: int
+    delta: dict[str, Any]
+    logprobs: Any
+    finish_reason: str | None
+
+
 class StreamedRound:
     """One round's view.
 
@@ -103,13 +112,15 @@ class StreamedRound:
                 len(choices) == 1
                 and delta is not None
                 and choice.finish_reason is None
+                and chunk.fields.usage is None
                 and delta.tool_calls is None
                 and delta.role is None
                 and 0 in state.roles
                 and not choice.index
             ):
                 # The common case: more text of the only choice. It passes as it came.
-                if isinstance(delta.content, str) and delta.reasoning is None and delta.reasoning_content is None:
+                alone = delta.reasoning is None and delta.reasoning_content is None and delta.refusal is None
+                if isinstance(delta.content, str) and alone:
                     self._assemblies[0].text.append(delta.content)
                 else:
                     self._assemblies[0].add(delta, None)
@@ -120,8 +131,9 @@ class StreamedRound:
 
     def _careful(self, chunk: Chunk, choices: list[ChunkChoice]) -> list[Chunk]:
         """Look at each choice; the chunk passes unchanged only if nothing in it has to be hidden or mended."""
-        kept: list[tuple[int, dict[str, Any], str | None]] = []
-        unchanged = True
+        kept: list[_Kept] = []
+        # Usage rides on the last chunk alone, and only where it was asked for.
+        unchanged = chunk.fields.usage is None
         sources = msgspec.json.decode(chunk.data)["choices"]
         for position, choice in enumerate(choices):
             index = choice.index if choice.index is not None else position
@@ -152,13 +164,11 @@ class StreamedRound:
                     self._state.finished.add(index)
                     calls = assembly.tracker.calls()
                     reason = finish_reason(choice.finish_reason, has_calls=bool(calls))
-                    if choice.finish_reason == "length":
-                        reason = "length"
                     unchanged = unchanged and reason == choice.finish_reason
             if reason is None and not _says_something(out):
                 unchanged = False
                 continue
-            kept.append((index, out, reason))
+            kept.append(_Kept(index, out, source.get("logprobs"), reason))
         if not kept:
             return []
         return [chunk] if unchanged else [_made(kept)]
@@ -185,7 +195,6 @@ def _says_something(delta: dict[str, Any]) -> bool:
     return any(value not in (None, "", []) for value in delta.values())
 
 
-def _made(choices: list[tuple[int, dict[str, Any], str | None]]) -> Chunk:
-    built = [{"index": i, "delta": d, "logprobs": None, "finish_reason": reason} for i, d, reason in choices]
-    fields = ChunkFields(choices=[ChunkChoice(i, msgspec.convert(d, Delta), reason) for i, d, reason in choices])
-    return Chunk(_encode({"object": "chat.completion.chunk", "choices": built}), fields)
+def _made(choices: list[_Kept]) -> Chunk:
+    seen = [ChunkChoice(each.index, msgspec.convert(each.delta, Delta), each.finish_reason) for each in choices]
+    return Chunk(_encode({"object": "chat.completion.chunk", "choices": choices}), ChunkFields(choices=seen))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
+from gateway.config import files
 from gateway.config.bundle import Bundle
 from gateway.config.loader import load
 from gateway.errors import ConfigError, Problem
@@ -280,37 +280,35 @@ def test_editors_leavings_are_no_routes() -> None:
     assert loaded().routes == ()
 
 
-def test_files_that_change_while_they_are_read_are_read_again() -> None:
-    """A writer replaces two files that belong together; a load sees both old or both new, or refuses."""
-    write("routes/a.yaml", "route: a\nmodel: fast\nkeywords: [old]\n")
-    write("routes/b.yaml", "route: b\nmodel: fast\nkeywords: [old]\n")
-    stop = threading.Event()
+def _replace_while_reading(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Both routes are replaced right after the first of them was read, `times` times."""
+    read = files._content
+    done = 0
 
-    def keep_writing() -> None:
-        for number in range(10_000):
-            if stop.is_set():
-                return
+    def content(path: Path, problems: list[Problem]) -> bytes | None:
+        nonlocal done
+        found = read(path, problems)
+        if path.name == "a.yaml" and done < times:
+            done += 1
             for name in "ab":
-                temporary = Path(f"routes/.{name}")
-                temporary.write_text(f"route: {name}\nmodel: fast\nkeywords: [w{number}]\n")
-                temporary.replace(f"routes/{name}.yaml")
-            stop.wait(0.003)
+                write(f"routes/{name}.yaml", f"route: {name}\nmodel: fast\nkeywords: [{'new' * done}]\n")
+        return found
 
-    writer = threading.Thread(target=keep_writing)
-    writer.start()
-    try:
-        for _ in range(30):
-            try:
-                bundle = loaded()
-            except ConfigError as error:
-                assert "keep changing" in str(error)  # noqa: PT017 - either outcome is right
-                continue
-            words = [int(route.keywords[0].lstrip("wold") or -1) for route in bundle.routes]
-            # The writer may have stopped between the two; further apart they were never on disk together.
-            assert words[0] - words[1] in {0, 1}
-    finally:
-        stop.set()
-        writer.join(timeout=10)
+    monkeypatch.setattr(files, "_content", content)
+
+
+def test_files_that_change_while_they_are_read_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        write(f"routes/{name}.yaml", f"route: {name}\nmodel: fast\nkeywords: [old]\n")
+    _replace_while_reading(monkeypatch, times=2)
+    assert [route.keywords for route in loaded().routes] == [("newnew",), ("newnew",)]
+
+
+def test_files_that_never_stand_still_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        write(f"routes/{name}.yaml", f"route: {name}\nmodel: fast\nkeywords: [old]\n")
+    _replace_while_reading(monkeypatch, times=1000)
+    assert refused() == ["gateway.yaml:0: the files keep changing while they are read; try again"]
 
 
 def test_paths_outside_the_working_directory_are_shown_whole(tmp_path: Path) -> None:

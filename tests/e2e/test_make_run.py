@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shlex
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.e2e.program import Program, copy_shipped, program, run
+from gateway.cli import main
+from tests.e2e.program import Program, copy_shipped, environment, program, run
 from tests.upstream import ScriptedUpstream, answer
 
 QUESTION = "what is 12.5% of 18,640?"
@@ -29,9 +34,43 @@ sys.exit(code)
 """
 
 
+@dataclass(frozen=True)
+class Done:
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return copy_shipped(tmp_path)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command as the program does, without the start of an interpreter."""
+
+    def call(cwd: Path, *arguments: str, **variables: str) -> Done:
+        with monkeypatch.context() as here:
+            for name in set(os.environ) - set(environment()):
+                here.delenv(name)
+            for name, value in variables.items():
+                here.setenv(name, value)
+            here.chdir(cwd)
+            capfd.readouterr()
+            try:
+                code = main(arguments)
+            except SystemExit as end:
+                code = int(end.code or 0)
+            printed = capfd.readouterr()
+            return Done(code, printed.out, printed.err)
+
+    return call
 
 
 async def ask(url: str, text: str = QUESTION, model: str = "auto", **headers: str) -> tuple[int, dict[str, str], Any]:
@@ -49,7 +88,7 @@ async def test_first_request_is_answered_within_5_s_of_the_start(folder: Path) -
         status, _, body = await ask(running.url)
         wall_s = time.monotonic() - running.started
         cpu_s = running.cpu_s
-        print(f"first answer {wall_s:.2f} s after the start, {cpu_s:.2f} s of them on a processor")
+        print(f"first answer {wall_s:.2f} s after the start, {cpu_s:.2f} s of them on a processor")  # noqa: T201 - the figure is asked for
         assert status == 200
         assert "2330" in body["choices"][0]["message"]["content"]
         # Where other processes hold the machine, the time that this one had a processor is what can be judged.
@@ -69,54 +108,42 @@ async def test_printed_curl_line_answers(shipped: Program) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-async def test_program_stops_on_a_signal_with_exit_code_0_and_keeps_its_traces(
-    folder: Path, how: signal.Signals
+async def test_keyword_routed_request_loads_no_heavy_library_and_a_signal_ends_the_program_with_0(
+    folder: Path, how: signal.Signals, command: Command
 ) -> None:
-    with program(folder) as running:
-        _, headers, _ = await ask(running.url)
+    with program(folder, command=(sys.executable, "-c", TELLS_ITS_MODULES)) as running:
+        status, headers, _ = await ask(running.url)
+        assert (status, headers["x-gateway-strategy"]) == (200, "rule")
         assert running.stop(how) == 0, running.log
-    done = run(folder, "trace", headers["x-gateway-trace"], "--json")
+    loaded = json.loads((folder / "modules.json").read_text())
+    assert "gateway.app" in loaded
+    assert [name for name in loaded if name.split(".")[0] in HEAVY] == []
+    # Traces are written behind, but before the end.
+    done = await asyncio.to_thread(command, folder, "trace", headers["x-gateway-trace"], "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == 200
 
 
-async def test_keyword_routed_request_loads_no_heavy_library(folder: Path) -> None:
-    with program(folder, command=(sys.executable, "-c", TELLS_ITS_MODULES)) as running:
-        status, headers, _ = await ask(running.url)
-        assert (status, headers["x-gateway-strategy"]) == (200, "rule")
-        assert running.stop() == 0
-    loaded = json.loads((folder / "modules.json").read_text())
-    assert "gateway.app" in loaded
-    assert [name for name in loaded if name.split(".")[0] in HEAVY] == []
-
-
-async def test_port_comes_from_the_environment_too(folder: Path, unused_tcp_port: int) -> None:
-    command = (sys.executable, "-c", "import sys; from gateway.cli import main; sys.exit(main(['serve']))")
-    with program(folder, command=command, variables={"PORT": str(unused_tcp_port)}) as running:
-        assert running.url == f"http://127.0.0.1:{unused_tcp_port}"
-        assert (await ask(running.url))[0] == 200
-
-
-async def test_files_may_be_anywhere(tmp_path: Path) -> None:
+async def test_files_may_be_anywhere_and_the_port_in_the_environment(tmp_path: Path, unused_tcp_port: int) -> None:
     home = copy_shipped(tmp_path / "home")
     here = tmp_path / "here"
     here.mkdir()
     shutil.move(home / "plugins", here / "plugins")
-    files = ("--config", str(home / "config" / "gateway.yaml"), "--routes", str(home / "routes"))
-    with program(here, *files) as running:
+    files = ["--config", str(home / "config" / "gateway.yaml"), "--routes", str(home / "routes")]
+    # Without `--port`, which would win.
+    command = (sys.executable, "-c", f"import sys; from gateway.cli import main; sys.exit(main(['serve', *{files!r}]))")
+    with program(here, command=command, variables={"PORT": str(unused_tcp_port)}) as running:
+        assert running.url == f"http://127.0.0.1:{unused_tcp_port}"
         _, headers, _ = await ask(running.url)
         assert headers["x-gateway-route"] == "calculate"
     assert (here / "data" / "hermes.db").exists()
 
 
-@pytest.mark.parametrize("through", ["environment", "file"])
-async def test_three_variables_make_any_server_the_default_model(folder: Path, through: str) -> None:
+async def test_three_variables_in_a_file_make_any_server_the_default_model(folder: Path) -> None:
     async with ScriptedUpstream(then=answer("from the upstream")) as upstream:
         values = {"BASE_URL": upstream.base_url, "MODEL_NAME": "qwen2.5:7b", "API_KEY": "sk-three"}
-        if through == "file":
-            (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-            values = {}
-        with program(folder, variables=values) as running:
+        (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        with program(folder) as running:
             status, headers, body = await ask(running.url, "zzz qqq xxyyzz")
             assert status == 200
             assert headers["x-gateway-strategy"] == "default"
@@ -155,18 +182,18 @@ def test_port_in_use_is_told_in_words(shipped: Program, folder: Path) -> None:
 # --- Commands ------------------------------------------------------------------------------------------------------
 
 
-def test_check_of_the_shipped_files_finds_nothing(folder: Path) -> None:
-    done = run(folder, "check", "--strict")
+def test_check_of_the_shipped_files_finds_nothing(folder: Path, command: Command) -> None:
+    done = command(folder, "check", "--strict")
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "No problems.", "")
 
 
-def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
+def test_check_names_every_problem_with_file_and_line(folder: Path, command: Command) -> None:
     (folder / "routes" / "wrong.yaml").write_text(
         "route: wrong\nmodel: nobody\nkeywrds: [a]\npatterns: ['(']\ntools: [calculatr]\n"
     )
     config = folder / "config" / "gateway.yaml"
     config.write_text(config.read_text() + "\nserver: {prot: 8080}\n")
-    done = run(folder, "check")
+    done = command(folder, "check")
     assert done.returncode == 1
     lines = done.stderr.splitlines()
     line_of_server = len(config.read_text().splitlines())
@@ -175,12 +202,12 @@ def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
         ("routes/wrong.yaml:3: ", "keywords"),
     ):
         assert any(line.startswith(start) and word in line for line in lines), done.stderr
-    form = run(folder, "check", "--format", "json")
+    form = command(folder, "check", "--format", "json")
     assert {(problem["file"], problem["line"]) for problem in json.loads(form.stdout)} >= {
         ("config/gateway.yaml", line_of_server),
         ("routes/wrong.yaml", 3),
     }
-    assert "::error file=routes/wrong.yaml,line=3::" in run(folder, "check", "--format", "github").stdout
+    assert "::error file=routes/wrong.yaml,line=3::" in command(folder, "check", "--format", "github").stdout
 
 
 @pytest.mark.parametrize(
@@ -193,9 +220,9 @@ def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
     ],
     ids=["unknown model", "broken pattern", "unknown tool", "broken YAML"],
 )
-def test_check_finds_a_mistake_at_its_line(folder: Path, line: str, place: int, words: str) -> None:
+def test_check_finds_a_mistake_at_its_line(folder: Path, line: str, place: int, words: str, command: Command) -> None:
     (folder / "routes" / "wrong.yaml").write_text(f"route: wrong\n{line}\n")
-    done = run(folder, "check")
+    done = command(folder, "check")
     assert done.returncode == 1
     assert any(
         found.startswith(f"routes/wrong.yaml:{place}: ") and words in found for found in done.stderr.splitlines()
@@ -203,19 +230,19 @@ def test_check_finds_a_mistake_at_its_line(folder: Path, line: str, place: int, 
     assert "Traceback" not in done.stderr
 
 
-def test_explain_names_the_route_and_why(folder: Path) -> None:
-    done = run(folder, "explain", QUESTION)
+def test_explain_names_the_route_and_why(folder: Path, command: Command) -> None:
+    done = command(folder, "explain", QUESTION)
     assert done.returncode == 0, done.stderr
     assert "route     calculate" in done.stdout
     assert "strategy  rule" in done.stdout
     assert "pattern" in done.stdout
-    parsed = json.loads(run(folder, "explain", "我的订单 SO-2024-0318 到哪了，一共多少钱？", "--json").stdout)
+    parsed = json.loads(command(folder, "explain", "我的订单 SO-2024-0318 到哪了，一共多少钱？", "--json").stdout)
     assert (parsed["route"], parsed["strategy"], parsed["model"]) == ("orders", "rule", "demo")
     assert "订单" in [match["value"] for match in parsed["matched"]]
 
 
-def test_explain_of_other_words_names_score_threshold_and_nearest_utterance(folder: Path) -> None:
-    parsed = json.loads(run(folder, "explain", "where is the parcel I am waiting for", "--json").stdout)
+def test_explain_of_other_words_names_score_threshold_and_nearest_utterance(folder: Path, command: Command) -> None:
+    parsed = json.loads(command(folder, "explain", "where is the parcel I am waiting for", "--json").stdout)
     assert (parsed["route"], parsed["strategy"]) == ("orders", "semantic")
     [chosen] = [candidate for candidate in parsed["candidates"] if candidate["verdict"] == "chosen"]
     assert chosen["route"] == "orders"
@@ -223,41 +250,41 @@ def test_explain_of_other_words_names_score_threshold_and_nearest_utterance(fold
     assert chosen["score"] >= chosen["threshold"]
 
 
-def test_explain_for_a_key_nobody_knows_is_wrong_usage(folder: Path) -> None:
-    done = run(folder, "explain", QUESTION, "--key", "nobody")
+def test_explain_for_a_key_nobody_knows_is_wrong_usage(folder: Path, command: Command) -> None:
+    done = command(folder, "explain", QUESTION, "--key", "nobody")
     assert done.returncode == 2
     assert "nobody" in done.stderr
 
 
-def test_tools_lists_the_registry_and_checks_it(folder: Path) -> None:
-    done = run(folder, "tools", "--check")
+def test_tools_lists_the_registry_and_checks_it(folder: Path, command: Command) -> None:
+    done = command(folder, "tools", "--check")
     assert done.returncode == 0, done.stderr
     for name in ("calculator", "clock", "query_order", "track_shipment", "web_fetch", "read_file", "search_notes"):
         assert name in done.stdout
-    tools = {tool["name"]: tool for tool in json.loads(run(folder, "tools", "--json").stdout)}
+    tools = {tool["name"]: tool for tool in json.loads(command(folder, "tools", "--json").stdout)}
     assert tools["query_order"]["parameters"]["required"] == ["order_id"]
 
 
-def test_tools_check_fails_where_a_self_check_fails(folder: Path) -> None:
+def test_tools_check_fails_where_a_self_check_fails(folder: Path, command: Command) -> None:
     (folder / "plugins" / "bad.py").write_text(
         "from gateway.tools import tool\n\n\ndef check() -> None:\n    raise RuntimeError('no such machine')\n\n\n"
         "@tool(check=check)\ndef broken() -> str:\n    'Break.'\n    return ''\n\n\n"
         "def register(registry):\n    registry.add(broken)\n"
     )
-    done = run(folder, "tools", "--check")
+    done = command(folder, "tools", "--check")
     assert done.returncode == 1
     assert "no such machine" in done.stderr
 
 
-async def test_trace_replays_an_answered_request(shipped: Program) -> None:
-    _, headers, body = await ask(shipped.url)
+def test_trace_replays_an_answered_request(shipped: Program, command: Command) -> None:
+    _, headers, body = asyncio.run(ask(shipped.url))
     for name in (headers["x-gateway-trace"], headers["x-request-id"], body["id"]):
-        done = run(shipped.folder, "trace", name)
+        done = command(shipped.folder, "trace", name)
         assert done.returncode == 0, done.stderr
         assert "calculator(" in done.stdout
         assert "2330" in done.stdout
         assert "pattern" in done.stdout
-    over_http = run(
+    over_http = command(
         shipped.folder, "trace", headers["x-gateway-trace"], "--json", GATEWAY_URL=shipped.url, GATEWAY_KEY="any"
     )
     assert over_http.returncode == 0, over_http.stderr
@@ -265,12 +292,12 @@ async def test_trace_replays_an_answered_request(shipped: Program) -> None:
 
 
 def test_trace_nobody_has_is_a_problem_and_a_gateway_nobody_runs_is_unreachable(
-    shipped: Program, unused_tcp_port: int
+    shipped: Program, unused_tcp_port: int, command: Command
 ) -> None:
-    done = run(shipped.folder, "trace", "0" * 32)
+    done = command(shipped.folder, "trace", "0" * 32)
     assert done.returncode == 1
     assert "0" * 32 in done.stderr
-    away = run(
+    away = command(
         shipped.folder, "trace", "0" * 32, GATEWAY_URL=f"http://127.0.0.1:{unused_tcp_port}", GATEWAY_KEY="any"
     )
     assert away.returncode == 3
@@ -280,23 +307,23 @@ def test_trace_nobody_has_is_a_problem_and_a_gateway_nobody_runs_is_unreachable(
 @pytest.mark.parametrize(
     "arguments", [("frobnicate",), (), ("explain",), ("check", "--formt", "json"), ("serve", "--workers", "2")]
 )
-def test_wrong_usage_ends_with_2(folder: Path, arguments: tuple[str, ...]) -> None:
-    done = run(folder, *arguments)
+def test_wrong_usage_ends_with_2(folder: Path, arguments: tuple[str, ...], command: Command) -> None:
+    done = command(folder, *arguments)
     assert done.returncode == 2
     assert done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_commands_without_their_files_say_which_file(tmp_path: Path) -> None:
-    for command in (("check",), ("explain", "x"), ("tools",), ("serve", "--port", "0")):
-        done = run(tmp_path, *command)
-        assert done.returncode == 1, command
+def test_commands_without_their_files_say_which_file(tmp_path: Path, command: Command) -> None:
+    for words in (("check",), ("explain", "x"), ("tools",), ("serve", "--port", "0")):
+        done = command(tmp_path, *words)
+        assert done.returncode == 1, words
         assert "config/gateway.yaml" in done.stderr
         assert "Traceback" not in done.stderr
 
 
-def test_help_and_version_cost_nothing_and_end_with_0(tmp_path: Path) -> None:
+def test_help_and_version_cost_nothing_and_end_with_0(tmp_path: Path, command: Command) -> None:
     for argument, words in (("--help", "explain"), ("--version", "hermes-gateway")):
-        done = run(tmp_path, argument)
+        done = command(tmp_path, argument)
         assert (done.returncode, done.stderr) == (0, "")
         assert words in done.stdout

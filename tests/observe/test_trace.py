@@ -105,11 +105,18 @@ async def test_a_full_queue_drops_and_counts_and_never_waits() -> None:
 async def test_large_requests_fill_the_queue_by_their_size() -> None:
     store = SlowStore()
     traces = TraceWriter(store, TracesConfig(), HandClock())
+    trace = turn()
     for number in range(8):
         trace = turn(named(number))
         trace.events[0].data["messages"] = [b" " * 10_000_000]
         traces.finished(trace)
     assert traces.dropped == 2
+    # Once written, they take no room.
+    await traces.open()
+    await traces.flush()
+    traces.finished(trace)
+    assert traces.dropped == 2
+    await traces.close()
 
 
 async def test_what_waits_is_written_at_the_end() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import time
 from fractions import Fraction
 
@@ -123,10 +124,8 @@ def test_what_is_no_arithmetic_is_refused(expression: str) -> None:
 )  # fmt: skip
 def test_nothing_takes_long(expression: str) -> None:
     began = time.monotonic()
-    try:
+    with contextlib.suppress(ValueError):
         calculator(expression)
-    except ValueError:
-        pass
     assert time.monotonic() - began < 1
 
 

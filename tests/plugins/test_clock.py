@@ -14,9 +14,9 @@ ZONES = ["Asia/Shanghai", "America/New_York", "Europe/Berlin", "Asia/Kathmandu",
 
 
 @pytest.mark.parametrize("zone", ZONES)
-async def test_it_tells_the_time_of_a_zone(zone: str) -> None:
+def test_it_tells_the_time_of_a_zone(zone: str) -> None:
     before = int(time.time())
-    told = await clock(zone)
+    told = clock(zone)
     moment = dt.datetime.fromisoformat(told["datetime"])
     assert before <= moment.timestamp() <= time.time()
     assert moment.utcoffset() == dt.datetime.fromtimestamp(moment.timestamp(), ZoneInfo(zone)).utcoffset()
@@ -35,23 +35,22 @@ async def test_it_tells_the_time_of_a_zone(zone: str) -> None:
         ("utc", "UTC"),
     ],
 )
-async def test_cities_name_their_zone(name: str, zone: str) -> None:
-    assert (await clock(name))["timezone"] == zone
+def test_cities_name_their_zone(name: str, zone: str) -> None:
+    assert clock(name)["timezone"] == zone
 
 
-async def test_an_unknown_zone_is_an_error_that_suggests_one() -> None:
+def test_an_unknown_zone_is_an_error_that_suggests_one() -> None:
     with pytest.raises(ValueError, match="Asia/Shanghai"):
-        await clock("Asia/Shangai")
+        clock("Asia/Shangai")
     with pytest.raises(ValueError, match="there is no time zone"):
-        await clock("../../etc/passwd")
+        clock("../../etc/passwd")
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_a_zone_or_refused(name: str) -> None:
-    coroutine = clock(name)
     try:
-        coroutine.send(None)
-    except (StopIteration, ValueError):
+        assert clock(name)["timezone"]
+    except ValueError:
         return
 
 

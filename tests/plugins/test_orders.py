@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -53,7 +54,7 @@ async def test_rows_of_another_process_are_seen(shop: Workshop, database: Path) 
         "db.execute(\"INSERT INTO orders (order_id, status, items, total, tracking_no) VALUES ('SO-9', 'paid', 'a lamp', 12.75, 'T9')\");"
         "db.execute(\"INSERT INTO shipments VALUES ('T9', 'DHL', 'in transit', 'Oslo', NULL)\"); db.commit()"
     )
-    subprocess.run([sys.executable, "-c", script, str(database)], check=True, timeout=30)
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script, str(database)], check=True, timeout=30)
     order = await shop.result("query_order", order_id="SO-9")
     assert (order["total"], order["items"], order["currency"]) == (12.75, "a lamp", "CNY")
     assert (await shop.result("track_shipment", tracking_no="T9"))["location"] == "Oslo"

@@ -42,7 +42,7 @@ def test_a_rare_word_says_more_than_a_frequent_one(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# One\ncommon common common")
     (tmp_path / "b.md").write_text("# Two\ncommon rare")
     (tmp_path / "c.md").write_text("# Three\ncommon other")
-    assert [note.title for _, note in read_notes(tmp_path).search("common rare", 3)][0] == "Two"
+    assert next(note.title for _, note in read_notes(tmp_path).search("common rare", 3)) == "Two"
     assert read_notes(tmp_path / "missing").search("common", 3) == []
 
 

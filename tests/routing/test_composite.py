@@ -17,6 +17,7 @@ from gateway.routing.decision import Decision
 from gateway.routing.encoders.auto import AutoEncoder
 from gateway.routing.encoders.minilm_onnx import MiniLMEncoder
 from gateway.routing.facts import Facts
+from gateway.routing.normalise import normalise
 from tests.routing.hashing_encoder import HashingEncoder
 from tests.routing.tables import HandClock, route, router
 
@@ -400,6 +401,18 @@ async def test_an_explanation_shows_what_spoke_for_each_route() -> None:
         "orders",
         "music",
     }
+
+
+@pytest.mark.parametrize("place", ["start", "end"])
+async def test_both_ends_of_a_very_long_text_are_read_with_true_positions(place: str) -> None:
+    """B004."""
+    filler = "词 and so on " * 60_000
+    text = f"order status {filler}" if place == "start" else f"{filler} order  STATUS"
+    made, _ = await prepared()
+    decision = await made.decide(Facts(text), explain=True)
+    assert decision.route == "orders"
+    (match,) = decision.matched
+    assert normalise(text[match.start : match.end]) == "order status"
 
 
 PHRASES = ["where is my parcel", "put on some jazz", "refund now", "parcel jazz", "what a day", "open the door"]

@@ -65,6 +65,13 @@ def test_tiny_sets_do_not_reject_everything(each: int) -> None:
     assert all(index.judge("q", vector).route is not None for vector in vectors)
 
 
+def test_calibration_in_small_steps_gives_the_same_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, vectors = clouds(0.8)
+    at_once = Index(names, vectors).threshold
+    monkeypatch.setattr("gateway.routing.index._BLOCK", 7 * len(names))
+    assert Index(names, vectors).threshold == pytest.approx(at_once, abs=1e-4)
+
+
 def test_duplicates_alone_do_not_demand_identity() -> None:
     vectors = unit(*([[1.0, 0.0, 0.0]] * 4 + [[0.0, 1.0, 0.0]] * 4))
     index = Index([("a", str(n)) for n in range(4)] + [("b", str(n)) for n in range(4)], vectors)
@@ -117,3 +124,21 @@ def test_a_negated_text_between_opposites_is_ambiguous() -> None:
 )
 def test_negations_are_heard(text: str, expected: bool) -> None:
     assert negates(text) is expected
+
+
+@pytest.mark.parametrize("spread", [0.8, 1.4])
+def test_each_example_is_judged_by_the_others_alone(spread: float) -> None:
+    names, vectors = clouds(spread, routes=4, each=6)
+    owners = [name for name, _ in names]
+    own, best_other = [], []
+    for number, vector in enumerate(vectors):
+        scores = {}
+        for route in sorted(set(owners)):
+            others = np.stack([v for i, v in enumerate(vectors) if owners[i] == route and i != number])
+            centre = others.sum(axis=0)
+            scores[route] = (centre @ vector / np.linalg.norm(centre) + np.sort(others @ vector)[-3:].mean()) / 2
+        own.append(scores.pop(owners[number]))
+        best_other.append(max(scores.values()))
+    right = [score for score, other in zip(own, best_other, strict=True) if score > other]
+    expected = min(np.quantile(right, 0.05), (np.median(own) + np.median(best_other)) / 2)
+    assert Index(names, vectors).threshold == pytest.approx(max(expected, 0.25), abs=1e-4)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.chat.blocks import Image, Message, Text, ToolCall, ToolResult, Unknown
-from gateway.routing.text import estimate_tokens, routing_text
+from gateway.routing.text import as_sent, both_ends, estimate_tokens, routing_text
 
 
 def user(*blocks: object) -> Message:
@@ -49,3 +50,13 @@ def test_pictures_and_calls_count() -> None:
 @given(st.text(st.characters() | st.characters(categories=["Cs"])), st.text())
 def test_more_text_is_never_fewer_tokens(text: str, more: str) -> None:
     assert estimate_tokens([user(Text(text))]) <= estimate_tokens([user(Text(text + more))])
+
+
+@pytest.mark.parametrize("length", [0, 99_999, 100_000, 100_001, 250_000])
+def test_of_a_very_long_text_both_ends_are_read_and_positions_led_back(length: int) -> None:
+    text = "".join(chr(0x4E00 + number % 20_000) for number in range(length))
+    cut = both_ends(text)
+    assert len(cut) <= 100_001
+    for position in (0, 10, 49_999, 50_001, 50_002, len(cut) - 1):
+        if 0 <= position < len(cut):
+            assert text[as_sent(position, length)] == cut[position]

@@ -46,7 +46,7 @@ class Server:
 
 
 def reply(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
-    named = {"Content-Type": "text/plain", "Content-Length": str(len(body)), **headers}
+    named = {"Content_Type": "text/plain", "Content_Length": str(len(body)), **headers}
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in named.items())
     return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode("latin-1") + body
 

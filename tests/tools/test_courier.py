@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.tools.courier import Outcome
+from gateway.tools.outcome import Outcome
 from gateway.tools.spec import ToolContext, ToolFatal, ToolRetry
 from tests.tools.recording_provider import RecordingProvider, spec
 from tests.tools.workshop import Workshop, open_workshop, plugin

@@ -223,6 +223,7 @@ def test_an_explicit_schema_stands_and_has_to_fit_the_function() -> None:
     read = signature(tool, schema)
     assert read.parameters == schema
     assert read.bind({"a": 1}, context()) == {"a": 1}
-    for wrong in ({"type": "array"}, {"properties": {"c": {}}}, {"properties": {"a": {}}}):
+    wrongs: list[dict[str, Any]] = [{"type": "array"}, {"properties": {"c": {}}}, {"properties": {"a": {}}}]
+    for wrong in wrongs:
         with pytest.raises(Unreadable):
             signature(tool, wrong)

@@ -14,7 +14,8 @@ from gateway.clock import SystemClock
 from gateway.config.models import ToolsConfig
 from gateway.observe.events import Recorder
 from gateway.security.principal import Principal
-from gateway.tools.courier import Courier, Outcome
+from gateway.tools.courier import Courier
+from gateway.tools.outcome import Outcome
 from gateway.tools.provider import ToolProvider
 from gateway.tools.providers.python import PythonProvider
 from gateway.tools.registry import Registry
@@ -38,9 +39,9 @@ def context(call: ToolCall | None = None) -> ToolContext:
 class Workshop:
     """A registry and a Courier, and the trace of what they did."""
 
-    def __init__(self, registry: Registry, config: ToolsConfig) -> None:
+    def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.courier = Courier(SystemClock(), config)
+        self.courier = Courier(SystemClock())
         self.record = Recorder("0" * 32, "owner", SystemClock())
 
     async def calls(
@@ -81,7 +82,7 @@ async def open_workshop(
     config = ToolsConfig(**settings)
     made = providers or [PythonProvider(places, timeout_s=config.timeout_s, resources=resources)]
     registry = await Registry.build(made, config)
-    workshop = Workshop(registry, config)
+    workshop = Workshop(registry)
     try:
         yield workshop
     finally:

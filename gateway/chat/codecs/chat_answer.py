@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.chat.blocks import Message
+from gateway.chat.blocks import Message, Reasoning, Refusal
 from gateway.chat.codecs.chat_completions import encode_call
 from gateway.chat.usage import Usage
 
@@ -17,23 +17,44 @@ _encode = msgspec.json.Encoder().encode
 _decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def named_answer(body: bytes, answer_id: str, model: str) -> bytes:
-    """The upstream's body under the gateway's id and the client's model name; everything else as it came."""
+def named_answer(body: bytes, answer_id: str, created: int, model: str) -> bytes:
+    """The upstream's body under the gateway's id and time and the client's model name; everything else as it came."""
     top = _decode_top(body)
     top["id"] = msgspec.Raw(_encode(answer_id))
+    top["created"] = msgspec.Raw(_encode(created))
     top["model"] = msgspec.Raw(_encode(model))
     return _encode(top)
 
 
 def changed_answer(
-    body: bytes, answer_id: str, model: str, *, message: Message, finish_reason: str | None, usage: Usage
+    body: bytes,
+    answer_id: str,
+    created: int,
+    model: str,
+    *,
+    message: Message,
+    finish_reason: str | None,
+    usage: Usage,
 ) -> bytes:
-    """The upstream's body with another first message, finish reason and usage; fields nobody changed stay."""
+    """The upstream's body with another first message, finish reason and usage; fields nobody changed stay.
+
+    Whatever the message does not hold is gone: who took reasoning or a refusal out of it wants it out of the answer.
+    """
     top: dict[str, Any] = msgspec.json.decode(body)
-    top["id"], top["model"], top["usage"] = answer_id, model, usage.as_openai()
+    top["id"], top["created"], top["model"], top["usage"] = answer_id, created, model, usage.as_openai()
     choice = top["choices"][0]
     wire = choice["message"]
-    wire["content"] = message.text or (None if message.tool_calls else "")
+    refusal = "".join(block.text for block in message.blocks if isinstance(block, Refusal)) or None
+    thought = "".join(block.text for block in message.blocks if isinstance(block, Reasoning))
+    for name in ("reasoning_content", "reasoning"):
+        if wire.get(name) and not thought:
+            del wire[name]
+        elif wire.get(name):
+            wire[name] = thought
+    if not thought:
+        wire.pop("reasoning_details", None)
+    wire["refusal"] = refusal
+    wire["content"] = message.text or (None if message.tool_calls or refusal else "")
     wire.pop("tool_calls", None)
     if calls := message.tool_calls:
         wire["tool_calls"] = [encode_call(call) for call in calls]

@@ -37,6 +37,9 @@ _OPTIONS = frozenset(
     "tool_choice tools top_logprobs top_p user verbosity web_search_options n".split()
 )
 
+# A call of a custom tool, as an `Unknown` block.
+_CUSTOM = "custom"
+
 # Taken out of `fields`, because the gateway decides about them.
 _READ = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "n"})
 
@@ -55,7 +58,7 @@ class _Call(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     role: str
-    content: str | list[dict[str, Any]] | None | msgspec.UnsetType = msgspec.UNSET
+    content: str | list[dict[str, Any]] | msgspec.UnsetType | None = msgspec.UNSET
     name: str | None = None
     tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
@@ -105,14 +108,13 @@ def decode_request(body: bytes) -> ChatRequest:
     n = _field(top, "n", int)
     if n is not None and n < 1:
         raise InvalidRequest(f"`n` must be at least 1, not {n}.", param="n")
-    tools = _client_tools(top)
     return ChatRequest(
         model=model,
         messages=_messages(top),
         stream=bool(_field(top, "stream", bool)),
         include_usage=bool(stream_options and stream_options.include_usage),
-        tools=tools,
-        tool_choice=_tool_choice(top, tools),
+        tools=_client_tools(top),
+        tool_choice=_tool_choice(top),
         parallel_tool_calls=_field(top, "parallel_tool_calls", bool),
         n=n or 1,
         user=_field(top, "safety_identifier", str) or _field(top, "user", str),
@@ -150,10 +152,10 @@ def decode_message(raw: bytes, where: str = "messages[0]") -> Message:
     rewrite = False
     for index, call in enumerate(wire.tool_calls or ()):
         spot = f"{where}.tool_calls[{index}]"
-        if call.function is None:  # a custom tool's call: it travels, and is nobody's business here
-            blocks.append(Unknown(call.type or "custom", {"id": call.id or "", "custom": call.custom}))
+        if call.id and call.custom is not None:  # a custom tool's call: it travels, and is nobody's business here
+            blocks.append(Unknown(_CUSTOM, {"id": call.id, "type": _CUSTOM, "custom": call.custom}))
             continue
-        if not call.id or not call.function.name:
+        if not call.id or call.function is None or not call.function.name:
             raise InvalidRequest(f"`{spot}` needs `id` and `function.name`.", param=spot)
         arguments, changed = _arguments_text(call.function.arguments)
         rewrite = rewrite or changed
@@ -177,14 +179,22 @@ def encode_message(message: Message) -> bytes:
     out["content"] = _encode_content(message)
     if message.name is not None:
         out["name"] = message.name
-    if calls := message.tool_calls:
-        out["tool_calls"] = [encode_call(call) for call in calls]
+    if calls := [_encode_any_call(block) for block in message.blocks if _is_call(block)]:
+        out["tool_calls"] = calls
     return _encode(out)
 
 
 def encode_call(call: ToolCall) -> dict[str, Any]:
     """A tool call as it stands in a message: exactly `id`, `type`, `function`."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _is_call(block: Block) -> bool:
+    return isinstance(block, ToolCall) or (isinstance(block, Unknown) and block.kind == _CUSTOM)
+
+
+def _encode_any_call(block: Block) -> Any:
+    return encode_call(block) if isinstance(block, ToolCall) else block.value if isinstance(block, Unknown) else None
 
 
 def with_system_text(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
@@ -224,7 +234,7 @@ def _check_pairs(messages: tuple[Message, ...]) -> None:
             result = next(block for block in message.blocks if isinstance(block, ToolResult))
             if result.call_id in waiting:
                 waiting.discard(result.call_id)
-            elif message.wire is None or b'"function"' not in message.wire:
+            elif message.wire is None or _decode_message(message.wire).role != "function":
                 raise InvalidRequest(
                     f"`messages[{index}]` is the result of call {result.call_id!r}, which no assistant message "
                     "right before it asked for.",
@@ -233,8 +243,9 @@ def _check_pairs(messages: tuple[Message, ...]) -> None:
             continue
         if waiting:
             break
-        if message.role == "assistant" and message.tool_calls:
+        if message.role == "assistant":
             waiting = {call.id for call in message.tool_calls}
+            waiting |= {block.value["id"] for block in message.blocks if isinstance(block, Unknown) and _is_call(block)}
             asked_at = index
     if waiting:
         missing = ", ".join(sorted(waiting))
@@ -275,7 +286,7 @@ def _client_tools(top: Mapping[str, msgspec.Raw]) -> tuple[ClientTool, ...]:
     return tuple(tools)
 
 
-def _tool_choice(top: Mapping[str, msgspec.Raw], tools: tuple[ClientTool, ...]) -> ToolChoice | None:
+def _tool_choice(top: Mapping[str, msgspec.Raw]) -> ToolChoice | None:
     raw = top.get("tool_choice")
     if raw is None:
         return None
@@ -338,9 +349,13 @@ def _part(part: dict[str, Any], where: str) -> Block:
 
 
 def _encode_content(message: Message) -> Any:
-    blocks = [block for block in message.blocks if isinstance(block, (Text, Image, Audio, Refusal, Unknown))]
-    if all(isinstance(block, Text) for block in blocks):
-        return "".join(b.text for b in blocks if isinstance(b, Text)) if blocks else None
+    kinds = (Text, Image, Audio, Refusal, Unknown)
+    blocks = [block for block in message.blocks if isinstance(block, kinds) and not _is_call(block)]
+    if not blocks:
+        # Strict servers want null beside calls, and text everywhere else.
+        return None if any(map(_is_call, message.blocks)) else ""
+    if len(blocks) == 1 and isinstance(blocks[0], Text):
+        return blocks[0].text
     parts: list[Any] = []
     for block in blocks:
         match block:

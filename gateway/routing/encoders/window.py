@@ -23,5 +23,5 @@ def ends_of_text(text: str, limit: int) -> str:
     """
     if len(text) > limit:
         half = limit // 2
-        text = text[:limit]
+        text = f"{text[: limit - half]} {text[len(text) - half :]}"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,59 @@
+"""Characters that a server cut in the middle: one half of a UTF-16 pair in one chunk, the other half in the next.
+
+Pure. Knows JSON's `\\uD83D` escapes and the texts of a delta; looks only at chunks that no JSON reader takes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_HIGH_AT_END = re.compile("[\ud800-\udbff]$")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_LONE = re.compile("[\ud800-\udfff]")
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class SurrogateJoiner:
+    """Joins the halves of one stream. A half whose other half never comes is replaced by U+FFFD."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, str], str] = {}
+
+    def mend(self, payload: bytes) -> bytes:
+        """The chunk with whole characters: a first half is held back, a second half joined to what was held.
+
+        Raises:
+            ValueError: it is not JSON for another reason.
+        """
+        value = json.loads(payload)
+        choices = value.get("choices") if isinstance(value, dict) else None
+        for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+            delta = choice.get("delta") if isinstance(choice, dict) else None
+            if isinstance(delta, dict):
+                for name in _TEXTS:
+                    if isinstance(delta.get(name), str):
+                        delta[name] = self._joined((position, name), delta[name])
+        return json.dumps(_whole(value), ensure_ascii=False).encode()
+
+    def _joined(self, place: tuple[int, str], text: str) -> str:
+        text = self._held.pop(place, "") + text
+        if half := _HIGH_AT_END.search(text):
+            self._held[place] = half.group()
+            text = text[:-1]
+        return text
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        paired = _PAIR.sub(lambda found: found.group().encode("utf-16", "surrogatepass").decode("utf-16"), value)
+        return _LONE.sub(_REPLACEMENT, paired)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole(name): _whole(item) for name, item in value.items()}
+    return value

@@ -1,0 +1,48 @@
+"""A call before and after: what hooks see, and what came of it. Pure values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call whose arguments were found valid, as hooks see it."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of one call.
+
+    Attributes:
+        call_id: pairs it with the call.
+        name: the name the model used.
+        ok: whether the tool ran and returned.
+        content: what the model sees: `{"ok": true, "result": ...}` or `{"ok": false, "error": ...}` as compact JSON.
+        fatal: why the turn has to end, or None.
+        seconds: how long it took, waiting included.
+        arguments: as they were validated, or None where they never were.
+        error: what went wrong, or None.
+    """
+
+    call_id: str
+    name: str
+    ok: bool
+    content: str
+    fatal: str | None = None
+    seconds: float = 0.0
+    arguments: Any = None
+    error: str | None = None
+
+
+class CallFailed(Exception):
+    """A call ends in an error result; the message is what the model sees."""
+
+
+def words_of(error: BaseException) -> str:
+    """An exception's message alone; its type where it has none."""
+    return str(error).strip() or type(error).__name__

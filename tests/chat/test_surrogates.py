@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.chat.surrogates import SurrogateJoiner
+
+
+def payload(text: str, index: int = 0) -> bytes:
+    return b'{"choices":[{"index":%d,"delta":{"content":"%s"}}]}' % (index, text.encode())
+
+
+def contents(*texts: str) -> list[str]:
+    joiner = SurrogateJoiner()
+    return [json.loads(joiner.mend(payload(text)))["choices"][0]["delta"]["content"] for text in texts]
+
+
+def test_halves_in_two_chunks_are_one_character_B074() -> None:
+    assert contents("a\\ud83d", "\\ude00b") == ["a", "😀b"]
+
+
+def test_half_is_held_over_chunks_of_its_own() -> None:
+    assert contents("\\ud83d", "", "\\ude00") == ["", "", "😀"]
+
+
+def test_whole_pairs_stay_and_lone_halves_are_replaced() -> None:
+    assert contents("\\ud83d\\ude00", "x\\ude00", "\\ud83dy") == ["😀", "x\ufffd", "\ufffdy"]
+
+
+def test_what_comes_out_is_utf_8() -> None:
+    for text in ("\\ud83d", "\\ude00", "\\ud83d\\ud83d"):
+        SurrogateJoiner().mend(payload(text)).decode()
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(ValueError, match="Expecting"):
+        SurrogateJoiner().mend(b'{"\\ud83d')

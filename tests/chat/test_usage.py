@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.chat.usage import Usage, WireUsage
+
+counts = st.integers(0, 10**9)
+usages = st.builds(Usage, counts, counts, counts, counts, st.booleans())
+
+
+def read(wire: str) -> Usage:
+    return msgspec.json.decode(wire, type=WireUsage).usage()
+
+
+def test_counts_are_read_from_whatever_upstreams_send() -> None:
+    assert read("{}") == Usage()
+    assert read('{"prompt_tokens":null,"completion_tokens":3.0}') == Usage(0, 3)
+    assert read('{"prompt_tokens":-4,"prompt_tokens_details":null}') == Usage()
+    details = '{"prompt_tokens":9,"completion_tokens":8,"total_tokens":99,"prompt_tokens_details":{"cached_tokens":5},'
+    assert read(details + '"completion_tokens_details":{"reasoning_tokens":2}}') == Usage(9, 8, 5, 2)
+
+
+def test_rounds_add_up_field_by_field_B078() -> None:
+    rounds = [Usage(100, 10, 50, 1), Usage(200, 20, 60, 2), Usage(300, 30, 70, 3)]
+    total = rounds[0] + rounds[1] + rounds[2]
+    assert total == Usage(600, 60, 180, 6)
+    shown = total.as_openai()
+    assert (shown["prompt_tokens"], shown["completion_tokens"], shown["total_tokens"]) == (600, 60, 660)
+    assert shown["prompt_tokens_details"]["cached_tokens"] == 180
+    assert shown["completion_tokens_details"]["reasoning_tokens"] == 6
+
+
+@given(usages, usages, usages)
+def test_order_of_rounds_does_not_matter(a: Usage, b: Usage, c: Usage) -> None:
+    assert a + b == b + a
+    assert (a + b) + c == a + (b + c)
+    assert (a + b).estimated is (a.estimated or b.estimated)

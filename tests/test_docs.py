@@ -1,0 +1,436 @@
+"""The pages for users name everything there is, and nothing that is not.
+
+What is there is asked of the code itself: its models, tables, parser and registry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from starlette.routing import Route
+
+from gateway.api.errors import TABLE
+from gateway.cli import _parser
+from gateway.config.loader import load
+from gateway.config.models import BackendConfig, GatewayConfig, RouteConfig
+from gateway.config.unserved import GATEWAY_UNSERVED, ROUTE_UNSERVED
+from gateway.config.validation import _without_none
+from gateway.observe.events import EventType
+from gateway.observe.metrics import Metrics
+from gateway.routing.decision import Candidate, Decision
+from gateway.routing.explain import REASONS
+from gateway.routing.scripts import LANGUAGES
+from gateway.settings import UNSERVED, Settings
+from gateway.store.store import TraceRow
+from gateway.tools.provider import HOOK_NAMES
+from gateway.turn.state import State
+from tests.documents import ROOT, Example, code, examples, pages, rows, section, text_of
+
+# Values of headers, and names that are no headers, written like them.
+_NO_HEADERS = {"no-cache", "text-event", "keep-alive", "event-stream"}
+_LATER_STATES = {State.WAITING_APPROVAL}
+_LATER_STRATEGIES = {"sticky"}
+
+
+def first_code(found: Iterable[Mapping[str, str]], head: str) -> list[str]:
+    return [code(row[head])[0] for row in found]
+
+
+# --- Configuration ---------------------------------------------------------------------------------------------------
+
+
+def keys_of(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key a file may have, as the pages write it: NAME for a free name, `[]` for an entry."""
+    for name, field in model.model_fields.items():
+        yield from _keys_below(_without_none(field.annotation), above + name, field)
+
+
+def _keys_below(kind: Any, place: str, field: FieldInfo) -> Iterator[tuple[str, FieldInfo]]:
+    arguments = [_without_none(argument) for argument in get_args(kind)]
+    if _is_model(kind):
+        if field.is_required() or field.default is None:
+            yield place, field
+        yield from keys_of(kind, f"{place}.")
+        return
+    yield place, field
+    if arguments and _is_model(arguments[-1]):
+        yield from keys_of(arguments[-1], f"{place}.NAME.")
+    elif arguments and _is_model(arguments[0]):
+        yield from keys_of(arguments[0], f"{place}[].")
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def default_of(field: FieldInfo) -> Any:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize(("model", "starts_with_route"), [(GatewayConfig, False), (RouteConfig, True)])
+def test_every_key_of_a_file_is_documented_with_its_default(model: type[BaseModel], starts_with_route: bool) -> None:
+    text = text_of("configuration")
+    routes = section(text, "Route files")
+    table = rows(routes if starts_with_route else text.replace(routes, ""), "key", "type", "default", "meaning")
+    written = {code(row["key"])[0]: yaml.safe_load(row["default"].strip("`*")) for row in table}
+    assert len(written) == len(table), "a key stands in two rows"
+    assert written == {key: default_of(field) for key, field in keys_of(model)}
+    assert all(row["meaning"] and row["type"] for row in table)
+
+
+def test_the_words_that_a_key_takes_are_documented() -> None:
+    found = {**dict(keys_of(GatewayConfig)), **dict(keys_of(RouteConfig))}
+    words = {key: _words(field.annotation) for key, field in found.items()}
+    table = rows(text_of("configuration"), "key", "type", "default", "meaning")
+    told = {code(row["key"])[0]: {*code(row["type"]), *code(row["meaning"])} for row in table}
+    assert {key: missing for key, known in words.items() if (missing := known - told[key])} == {}
+    assert set(LANGUAGES) <= told["when.language"]
+
+
+def _words(annotation: Any) -> set[str]:
+    arguments = get_args(annotation)
+    here = {argument for argument in arguments if isinstance(argument, str)}
+    return here.union(*(_words(argument) for argument in arguments if not isinstance(argument, str)))
+
+
+def test_what_this_version_does_not_serve_is_listed() -> None:
+    text = section(text_of("configuration"), "Not supported by this version")
+    _, gateway, route, environment = text.split("\n\n")[:4]
+    assert set(code(gateway)[1:]) == {".".join(key) for key in GATEWAY_UNSERVED}
+    assert set(code(route)) == {".".join(key) for key in ROUTE_UNSERVED}
+    assert set(code(environment)) == {*UNSERVED, "REDIS_URL"}
+
+
+def test_every_variable_of_the_environment_is_documented() -> None:
+    table = rows(section(text_of("configuration"), "Environment"), "variable", "overrides", "meaning")
+    known = {str(field.validation_alias) for field in Settings.model_fields.values() if field.validation_alias}
+    assert set(first_code(table, "variable")) == known
+    keys = dict(keys_of(GatewayConfig))
+    assert {key for row in table for key in code(row["overrides"])} - set(keys) == set()
+
+
+def test_the_example_environment_tells_true_defaults() -> None:
+    written = re.findall(r"^# ([A-Z_]+)=(.+)$", (ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE)
+    keys = dict(keys_of(GatewayConfig))
+    table = rows(section(text_of("configuration"), "Environment"), "variable", "overrides", "meaning")
+    overrides = {code(row["variable"])[0]: code(row["overrides"]) for row in table}
+    told = {name: (value, str(default_of(keys[overrides[name][0]]))) for name, value in written if overrides[name]}
+    told.pop("MODEL_NAME")
+    assert len(told) >= 5
+    assert {name: values for name, values in told.items() if values[0] != values[1]} == {}
+
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+def served() -> set[str]:
+    from gateway.app import create_app
+    from gateway.api.services import Services
+
+    app: FastAPI = create_app(Services(*[None] * len(Services.__dataclass_fields__)))  # type: ignore[arg-type]
+    return {f"{method} {path}" for path, methods in _paths(app.routes) for method in methods}
+
+
+def _paths(routes: Iterable[Any], above: str = "") -> Iterator[tuple[str, set[str]]]:
+    for route in routes:
+        if isinstance(route, Route):
+            yield above + route.path.replace(":path", ""), (route.methods or set()) - {"HEAD"}
+        elif (inner := getattr(route, "effective_route_contexts", None)) is not None:
+            yield from _paths(inner())
+        elif hasattr(route, "path_format"):
+            yield above + route.path_format.replace(":path", ""), route.methods - {"HEAD"}
+        else:
+            raise AssertionError(f"an endpoint of a kind this test does not know: {route!r}")
+
+
+def test_every_endpoint_is_documented() -> None:
+    table = rows(text_of("api"), "endpoint", "needs", "does")
+    assert set(first_code(table, "endpoint")) == served()
+
+
+def literals(folder: str, *kinds: type) -> Iterator[str]:
+    """Texts and bytes in the code of a folder, docstrings left out."""
+    for path in sorted((ROOT / "gateway" / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, kinds):
+                value = node.value
+                yield value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def headers_in_code() -> set[str]:
+    found = {text for text in literals("api", bytes) if re.fullmatch(r"[a-z]+(-[a-z]+)+", text)}
+    found |= {text for text in literals("api", bytes) if text in {"authorization", "traceparent"}}
+    known = r"x-[a-z-]+|retry-after(-ms)?|traceparent|authorization|accept-encoding|content-type"
+    found |= {text for text in literals("backends", str) if re.fullmatch(known, text)}
+    return {header for header in found if header not in _NO_HEADERS and not header.endswith("-")}
+
+
+def test_every_header_is_documented_and_no_other() -> None:
+    text = text_of("api")
+    asked, answered = rows(text, "header", "meaning"), rows(text, "header", "when", "meaning")
+    told = {*first_code(asked, "header"), *first_code(answered, "header")}
+    elsewhere = {name.lower() for name in code(section(text, "Headers of a request") + section(text, "Headers of an answer"))}
+    in_code = headers_in_code()
+    assert {"x-gateway-trace", "x-api-key", "retry-after", "x-should-retry"} <= in_code
+    assert in_code - told - elsewhere == set()
+    assert told - in_code == set()
+
+
+def codes_in_code() -> set[tuple[str, str]]:
+    """Status and code of every error: the table's rows, and what the API says beside it."""
+    from gateway.api.errors import describe, internal
+    from gateway.errors import UpstreamError
+
+    found = {(str(status), code or "null") for status, _, code in TABLE.values()}
+    for answer in (internal(), *(describe(UpstreamError("", status=status)) for status in (429, 502, 503))):
+        found.add((str(answer.status), answer.code or "null"))
+    return found | {("404", "unknown_url"), ("405", "method_not_allowed")}
+
+
+def test_every_error_is_documented_and_no_other() -> None:
+    table = rows(section(text_of("api"), "Errors"), "status", "type", "code", "meaning")
+    told = {(row["status"], row["code"].strip("`")) for row in table}
+    assert told == codes_in_code()
+    types = {(str(status), kind, code or "null") for status, kind, code in TABLE.values()}
+    assert types - {(row["status"], row["type"].strip("`"), row["code"].strip("`")) for row in table} == set()
+    # The two that stand in no table are what the API really says.
+    assert {"unknown_url", "method_not_allowed"} <= set(literals("api", str))
+
+
+def test_a_decision_is_documented_field_by_field() -> None:
+    told = set(code(text_of("api") + text_of("routing")))
+    assert set(Decision.__struct_fields__) - told == set()
+    strategies = set(get_args(Decision.__annotations__["strategy"])) or {"rule", "semantic", "default", "explicit"}
+    assert strategies - _LATER_STRATEGIES - told == set()
+    verdicts = set(first_code(rows(text_of("routing"), "verdict", "meaning"), "verdict"))
+    assert verdicts == {*re.findall(r"`([a-z_]+)`", str(Candidate.__doc__).split("verdict:")[1])}
+    assert set(first_code(rows(text_of("routing"), "reason", "meaning"), "reason")) == set(REASONS)
+
+
+# --- Commands --------------------------------------------------------------------------------------------------------
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    actions = _parser()._actions
+    found = next(action for action in actions if isinstance(action, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+
+
+def test_every_command_is_documented_with_every_option() -> None:
+    text = text_of("cli")
+    common = {name.split()[0] for name in first_code(rows(text.split("\n## ")[0], "option", "meaning"), "option")}
+    assert common == {"--config", "--routes", "--help"}
+    assert options(_parser()) == {"--help", "--version"} <= {*common, *code(text)}
+    titles = set(re.findall(r"^## (\S+)$", text, re.MULTILINE))
+    assert titles == set(commands())
+    for name, parser in commands().items():
+        told = {option.split()[0] for option in first_code(rows(section(text, name), "option", "meaning"), "option")}
+        assert told | common == options(parser), name
+        for action in parser._actions:
+            assert {str(choice) for choice in action.choices or ()} <= set(re.findall(r"\w+", section(text, name))), name
+
+
+def test_every_exit_code_is_documented() -> None:
+    from gateway import cli
+
+    told = {row["exit code"] for row in rows(text_of("cli"), "exit code", "meaning")}
+    assert told == set(re.findall(r"\b(\d) ", str(cli.__doc__).split("Exit codes:")[1]))
+
+
+# --- Observing -------------------------------------------------------------------------------------------------------
+
+
+def emitted() -> dict[str, set[str]]:
+    """The data keys that the code names where it emits an event, by the event's type."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "gateway").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "emit":
+                kind = node.args[0]
+                names = [kind.value] if isinstance(kind, ast.Constant) else ["hook.changed", "hook.refused"]
+                for name in names:
+                    found.setdefault(str(name), set()).update(word.arg for word in node.keywords if word.arg)
+    return found
+
+
+def test_every_event_is_documented_with_its_data() -> None:
+    table = rows(section(text_of("observe"), "Events"), "event", "when", "data")
+    told = {code(row["event"])[0]: set(code(row["data"])) for row in table}
+    assert set(told) == set(get_args(EventType))
+    in_code = emitted()
+    assert set(in_code) == set(told)
+    assert {name: left for name, keys in in_code.items() if (left := keys - told[name])} == {}
+
+
+def test_states_and_fields_of_a_trace_are_documented() -> None:
+    told = set(code(section(text_of("observe"), "Events")))
+    assert {state.value for state in State if state not in _LATER_STATES} - told == set()
+    fields = set(first_code(rows(text_of("observe"), "field", "meaning"), "field"))
+    assert fields == {*TraceRow.__struct_fields__, "id", "object"} - {"trace_id"}
+
+
+def metrics_in_code() -> dict[str, tuple[str, set[str]]]:
+    metrics = Metrics(lambda: {"idle": 0})
+    metrics.count_traces_dropped(int)
+    metrics.count_reload_failures(int)
+    registry: CollectorRegistry = metrics.registry
+    labels = {
+        name: set(getattr(collector, "_labelnames", ()))
+        for collector, names in registry._collector_to_names.items()
+        for name in names
+    }
+    found = {}
+    for family in registry.collect():
+        if family.name.startswith("hermes_"):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            sampled = {label for sample in family.samples for label in sample.labels} - {"le"}
+            found[name] = (family.type, labels.get(family.name, set()) | sampled)
+    return found
+
+
+def test_every_metric_is_documented_with_its_labels() -> None:
+    table = rows(text_of("observe"), "metric", "kind", "labels", "meaning")
+    told = {code(row["metric"])[0]: (row["kind"], set(code(row["labels"]))) for row in table}
+    assert told == metrics_in_code()
+
+
+def test_every_turns_log_line_is_documented() -> None:
+    told = set(first_code(rows(text_of("observe"), "line", "level", "when"), "line"))
+    for path in (ROOT / "gateway").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+                continue
+            owner = ast.unparse(node.func.value)
+            if owner in {"_log", "self._log"} and node.func.attr in {"info", "warning", "error", "exception"}:
+                line = ast.literal_eval(node.args[0])
+                # Lines with places in them are sentences of their own, and say what they are about.
+                assert line in told or "%" in line or "generation" in line, f"{path.name}: {line}"
+
+
+# --- Hooks and examples ----------------------------------------------------------------------------------------------
+
+
+def test_every_hook_is_documented_with_an_example() -> None:
+    text = text_of("hooks")
+    assert {call.split("(")[0] for call in first_code(rows(text, "hook", "called", "returns", "refuses by raising"), "hook")} == {
+        *HOOK_NAMES
+    }
+    for name in HOOK_NAMES:
+        assert f"async def {name}(" in section(text, name)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"https?:", target):
+                continue
+            file, _, anchor = target.partition("#")
+            there = (page.parent / file).resolve() if file else page
+            assert there.exists(), f"{page.name}: {target}"
+            if anchor:
+                titles = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+                assert anchor in {_anchor(title) for title in titles}, f"{page.name}: {target}"
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+BASE: dict[str, Any] = {
+    "backends": {name: {"provider": "demo"} for name in ("demo", "small", "claude", "gpt")},
+    "models": {name: {"backends": ["demo"]} for name in ("demo", "fast", "strong", "small")},
+    "router": {"default": "demo"},
+}
+
+
+@pytest.mark.parametrize("example", [*examples("yaml")], ids=str)
+def test_yaml_examples_are_what_the_loader_takes(example: Example, tmp_path: Path) -> None:
+    values = yaml.safe_load(example.text)
+    variables = dict.fromkeys(re.findall(r"\$\{(\w+)", example.text), "a-value")
+    variables = {name: f"{value}-{name}" for name, value in variables.items()}
+    (tmp_path / "routes").mkdir()
+    if "route" in values:
+        (tmp_path / "routes" / "example.yaml").write_text(example.text, encoding="utf-8")
+        whole = yaml.safe_dump(BASE)
+    elif {"backends", "models", "router"} <= set(values):
+        whole = example.text
+    elif set(values) <= set(GatewayConfig.model_fields):
+        whole = yaml.safe_dump({**{key: value for key, value in BASE.items() if key not in values}})
+        whole += "\n" + _with_known_names(example.text, values)
+    else:
+        # A backend, a model or another part on its own.
+        assert all(isinstance(value, dict) for value in values.values()), f"{example}: what is this an example of?"
+        whole = yaml.safe_dump({**BASE, "backends": {**BASE["backends"], **values}})
+        BackendConfig.model_validate(next(iter(values.values())))
+    (tmp_path / "gateway.yaml").write_text(whole, encoding="utf-8")
+    settings = Settings(_env_file=None, variables=variables)
+    bundle = load(tmp_path / "gateway.yaml", tmp_path / "routes", settings)
+    assert bundle.config.models
+
+
+def _with_known_names(text: str, values: Mapping[str, Any]) -> str:
+    """The part, and beside it the names that the rest of the file needs."""
+    if "backends" in values:
+        return text + "".join(f"  {name}: {{provider: demo}}\n" for name in BASE["backends"] if name not in values["backends"])
+    if "models" in values:
+        return text + "".join(f"  {name}: {{backends: [demo]}}\n" for name in BASE["models"] if name not in values["models"])
+    if "router" in values and "default" not in values["router"]:
+        return text + "  default: demo\n"
+    return text
+
+
+def test_json_examples_are_json() -> None:
+    for example in examples("json"):
+        assert json.loads(example.text) is not None, example
+
+
+def is_plugin(example: Example) -> bool:
+    return "def register(" in example.text or any(f"async def {name}(" in example.text for name in HOOK_NAMES)
+
+
+@pytest.mark.parametrize("example", [*examples("python")], ids=str)
+async def test_python_examples_are_python_and_plugins_load(example: Example, tmp_path: Path) -> None:
+    source = textwrap.dedent(example.text)
+    compile(source, str(example), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if not is_plugin(example):
+        return
+    from gateway.tools.providers.python import PythonProvider
+
+    (tmp_path / "example.py").write_text(source, encoding="utf-8")
+    provider = PythonProvider([tmp_path])
+    try:
+        specs = await provider.list()
+        assert specs or provider.hooks
+        assert {name for name in HOOK_NAMES if f"async def {name}(" in source} == set(provider.hooks)
+    finally:
+        await provider.close()
+
+
+def test_the_readmes_commands_are_those_of_the_program() -> None:
+    table = rows((ROOT / "README.md").read_text(encoding="utf-8"), "command", "does")
+    named = {command.removeprefix("hermes-gateway ").split()[0] for command in first_code(table, "command")}
+    assert named == set(commands())
+    for row in table:
+        parser = commands()[code(row["command"])[0].split()[1]]
+        assert {option for option in code(row["does"]) if option.startswith("--")} <= options(parser)
