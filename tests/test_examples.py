@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -9,16 +10,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.tools import ToolContext
 from gateway.tools.providers.python import PythonProvider
 from tests.documents import Example, code, examples, rows, section, text_of
-from tests.serving import Served, serving
+from tests.serving import Served, native_config, serving
+from tests.upstream import ScriptedUpstream, answer, call
 
 CONFIG: dict[str, Any] = {
     "backends": {"demo": {"provider": "demo"}},
     "models": {"fast": {"backends": ["demo"]}, "strong": {"backends": ["demo"]}},
     "router": {"default": "strong", "semantic": {"enabled": False}},
-    "keys": {"static": {"app": {"key": "app-key-1", "roles": ["admin"]}, "test": {"key": "trial-key-1", "tags": ["trial"]}}},
+    "keys": {
+        "static": {"app": {"key": "app-key-1", "roles": ["admin"]}, "test": {"key": "trial-key-1", "tags": ["trial"]}}
+    },
 }
 ORDERS = """
 from gateway.tools import tool
@@ -39,6 +45,14 @@ def register(registry):
 ROUTES: dict[str, dict[str, Any]] = {"orders": {"model": "strong", "keywords": ["order"], "tools": ["query_order"]}}
 
 
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [WEATHER]}}
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
 def example_of(hook: str) -> str:
     return next(each.text for each in examples("python") if f"async def {hook}(" in each.text)
 
@@ -49,7 +63,9 @@ async def gateway_with(folder: Path, **plugins: str) -> AsyncIterator[Served]:
         yield served
 
 
-async def ask(served: Served, text: str, *, key: str = "app-key-1", model: str = "auto", **more: Any) -> tuple[Any, ...]:
+async def ask(
+    served: Served, text: str, *, key: str = "app-key-1", model: str = "auto", **more: Any
+) -> tuple[Any, ...]:
     body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
     return await served.post("/v1/chat/completions", body, authorization=f"Bearer {key}")
 
@@ -111,7 +127,10 @@ async def test_after_tool_keeps_something_from_the_model(tmp_path: Path) -> None
     async with gateway_with(tmp_path, prices=example_of("after_tool")) as served:
         _, headers, body = await ask(served, "What is the status of order SO-2024-0318?")
         content = json.loads(data_of(await events_of(served, headers), "tool.finished")["content"])
-        assert content == {"ok": True, "result": {"order_id": "SO-2024-0318", "status": "shipped", "items": "a keyboard"}}
+        assert content == {
+            "ok": True,
+            "result": {"order_id": "SO-2024-0318", "status": "shipped", "items": "a keyboard"},
+        }
         assert "758" not in body["choices"][0]["message"]["content"]
 
 
@@ -138,15 +157,9 @@ async def test_on_event_follows_turns(tmp_path: Path) -> None:
     async with gateway_with(tmp_path, counting=source) as served:
         await ask(served, "What is the status of order SO-2024-0404?")
         module = served.gateway.versions.current.hooks.on_event[0].__globals__
-        async with served_within():
+        async with asyncio.timeout(10):
             await module["OVER"].wait()
         assert module["FAILURES"]["query_order"] >= 1
-
-
-def served_within() -> Any:
-    import asyncio
-
-    return asyncio.timeout(10)
 
 
 async def test_what_turns_really_tell_is_documented(tmp_path: Path) -> None:
@@ -171,7 +184,9 @@ async def test_what_turns_really_tell_is_documented(tmp_path: Path) -> None:
 
 
 async def test_the_readmes_tool_answers(tmp_path: Path) -> None:
-    found: Example = next(each for each in examples("python") if "def register(" in each.text and each.page.name == "README.md")
+    found: Example = next(
+        each for each in examples("python") if "def register(" in each.text and each.page.name == "README.md"
+    )
     (tmp_path / "example.py").write_text(found.text, encoding="utf-8")
     provider = PythonProvider([tmp_path])
     try:
@@ -182,6 +197,68 @@ async def test_the_readmes_tool_answers(tmp_path: Path) -> None:
         assert await provider.call(spec.name, {"article": "A-1042"}, context) == {"article": "A-1042", "in_stock": 12}
     finally:
         await provider.close()
+
+
+# What a request says -> the fields it has, whether registry tools are offered, and the choices of the first and later rounds.
+CHOICES: dict[str, tuple[dict[str, Any], bool, Any, Any]] = {
+    "nothing": ({}, True, None, None),
+    "`auto`": ({"tool_choice": "auto"}, True, "auto", "auto"),
+    "`required`": ({"tool_choice": "required"}, True, "required", "auto"),
+    "a named function, the client's": ({"tool_choice": _named("weather")}, True, _named("weather"), "auto"),
+    "a named function, of the registry": ({"tool_choice": _named("query_order")}, True, _named("query_order"), "auto"),
+    "`none`": ({"tool_choice": "none"}, False, "none", None),
+    "another form (`allowed_tools`, `custom`)": ({"tool_choice": ALLOWED}, True, ALLOWED, "auto"),
+    "`n` above 1": ({"n": 2, "tool_choice": "required"}, False, "required", None),
+    "a route with `tool_choice: none`": ({"tool_choice": "required"}, False, "required", None),
+}
+
+
+@pytest.mark.parametrize("said", CHOICES)
+async def test_what_a_request_says_of_tools_does_what_the_page_says(said: str, tmp_path: Path) -> None:
+    more, offered, first, later = CHOICES[said]
+    table = rows(
+        text_of("api"),
+        "the request says",
+        "registry tools",
+        "client tools",
+        "first round's `tool_choice`",
+        "later rounds",
+    )
+    assert [row["the request says"] for row in table] == list(CHOICES)
+    row = table[list(CHOICES).index(said)]
+    assert (row["registry tools"] == "offered", row["client tools"]) == (offered, "offered")
+    route = {"model": "m", "keywords": ["order"], "tools": ["query_order"]}
+    if said.startswith("a route"):
+        route["tool_choice"] = "none"
+    calls = [answer(calls=[call("c1", "query_order", '{"order_id": "SO-2024-0318"}')])] if offered else []
+    async with ScriptedUpstream(*calls, answer("It was shipped.")) as upstream:
+        async with serving(tmp_path, native_config(upstream.base_url), {"orders": route}, {"orders": ORDERS}) as served:
+            status, _, body = await ask(served, "where is my order", tools=[WEATHER], **more)
+            assert status == 200, body
+        sent = [request.json for request in await upstream.received(2 if offered else 1)]
+    assert [request.get("tool_choice") for request in sent] == ([first, later] if offered else [first])
+    names = {"weather", "query_order"} if offered else {"weather"}
+    assert all({tool["function"]["name"] for tool in request["tools"]} == names for request in sent)
+
+
+async def test_of_calls_of_both_kinds_the_client_gets_its_own_and_none_is_run(tmp_path: Path) -> None:
+    both = [call("c1", "query_order", '{"order_id": "SO-2024-0318"}'), call("c2", "weather", "{}")]
+    route = {"model": "m", "keywords": ["order"], "tools": ["query_order"]}
+    async with ScriptedUpstream(answer(calls=both)) as upstream:
+        async with serving(tmp_path, native_config(upstream.base_url), {"orders": route}, {"orders": ORDERS}) as served:
+            _, headers, body = await ask(served, "where is my order", tools=[WEATHER])
+            choice = body["choices"][0]
+            assert choice["finish_reason"] == "tool_calls"
+            assert [each["function"]["name"] for each in choice["message"]["tool_calls"]] == ["weather"]
+            assert "tool.started" not in {event["type"] for event in await events_of(served, headers)}
+
+
+@pytest.mark.parametrize("header", ["Idempotency-Key", "x-gateway-events"])
+async def test_headers_that_promise_too_much_are_refused(header: str, tmp_path: Path) -> None:
+    async with gateway_with(tmp_path) as served:
+        chat = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
+        status, _, body = await served.post("/v1/chat/completions", chat, x_api_key="app-key-1", **{header: "tools"})
+        assert (status, body["error"]["param"]) == (400, header)
 
 
 async def test_endpoints_of_the_page_are_served_with_and_without_a_key(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from gateway.backends.backend import ModelCall
+from gateway.backends.plugin_shapes import as_chunk, as_chunks, choice_of, is_stream
 from gateway.chat.answer import Answer
 from gateway.chat.blocks import ToolCall
 from gateway.chat.chunk import Chunk, decode_chunk
@@ -73,7 +74,7 @@ class PluginBackend:
         try:
             async with asyncio.timeout(limit_s):
                 returned = await self._ask(call, stream=False)
-                body = await self._collected(returned, call) if _is_stream(returned) else self._body(returned, call)
+                body = await self._collected(returned, call) if is_stream(returned) else self._body(returned, call)
             return normalise_answer(_encode(body), new_call_id)
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
@@ -115,8 +116,8 @@ class PluginBackend:
         try:
             async with asyncio.timeout(wait_s):
                 returned = await self._ask(call, stream=True)
-            if not _is_stream(returned):
-                for chunk in _as_chunks(self._body(returned, call)):
+            if not is_stream(returned):
+                for chunk in as_chunks(self._body(returned, call)):
                     yield {**head, **chunk}
                 return
             pieces = aiter(returned)
@@ -126,7 +127,7 @@ class PluginBackend:
                     piece = await self._guarded(anext(pieces, None), call)
                 if piece is None:
                     break
-                chunk = {**head, **_as_chunk(piece), "id": head["id"]}
+                chunk = {**head, **as_chunk(piece), "id": head["id"]}
                 wait_s = self._config.idle_timeout_s
                 if not chunk["choices"]:
                     last = chunk  # the usage: it comes after the end
@@ -136,7 +137,7 @@ class PluginBackend:
                 yield chunk
             if not ended:
                 # A generator that returns has said all it wanted to say.
-                yield {**head, "choices": [_choice({}, "tool_calls" if called else "stop")]}
+                yield {**head, "choices": [choice_of({}, "tool_calls" if called else "stop")]}
             if last is not None:
                 yield last
         except TimeoutError as error:
@@ -208,8 +209,8 @@ class PluginBackend:
         iterator = aiter(pieces)
         try:
             while (piece := await self._guarded(anext(iterator, None), call)) is not None:
-                chunk = decode_chunk(_encode(_as_chunk(piece)))
-                usage = _as_chunk(piece).get("usage") or usage
+                chunk = decode_chunk(_encode(as_chunk(piece)))
+                usage = as_chunk(piece).get("usage") or usage
                 for choice in chunk.choices:
                     if choice.delta is not None and not choice.index:
                         text += choice.delta.content if isinstance(choice.delta.content, str) else ""
@@ -243,39 +244,3 @@ def _load(module: str) -> ModuleType:
     sys.modules[name] = loaded
     spec.loader.exec_module(loaded)
     return loaded
-
-
-def _is_stream(value: Any) -> bool:
-    return hasattr(value, "__aiter__")
-
-
-def _choice(delta: Mapping[str, Any], reason: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": dict(delta), "finish_reason": reason}
-
-
-def _as_chunk(piece: Any) -> dict[str, Any]:
-    """A piece as a chunk: a text and a bare delta get a choice around them; a bare usage has none."""
-    if isinstance(piece, str):
-        return {"choices": [_choice({"content": piece})]}
-    if not isinstance(piece, Mapping):
-        raise UpstreamBroken(f"The plugin gave a {type(piece).__name__}; expected a chunk, a delta or a text.")
-    if "choices" in piece:
-        return {**piece, "choices": list(piece["choices"] or ())}
-    if piece.keys() == {"usage"}:
-        return {"choices": [], "usage": piece["usage"]}
-    return {"choices": [_choice(piece)]}
-
-
-def _as_chunks(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A whole body as chunks: each choice's message, its end, and the usage."""
-    chunks: list[dict[str, Any]] = []
-    for position, choice in enumerate(body["choices"]):
-        index, message = choice.get("index", position), dict(choice.get("message") or {})
-        calls = [{"index": at, **made} for at, made in enumerate(message.pop("tool_calls", None) or ())]
-        delta = {"role": "assistant", **message, **({"tool_calls": calls} if calls else {})}
-        chunks.append({"choices": [{"index": index, "delta": delta, "finish_reason": None}]})
-        reason = choice.get("finish_reason") or ("tool_calls" if calls else "stop")
-        chunks.append({"choices": [{"index": index, "delta": {}, "finish_reason": reason}]})
-    if body.get("usage"):
-        chunks.append({"choices": [], "usage": body["usage"]})
-    return chunks

@@ -145,6 +145,8 @@ class Pool:
 
 
 def _within(call: ModelCall, seconds: float) -> ModelCall:
+    if seconds >= call.timeout_s:
+        return call
     return ModelCall(call.messages, call.fields, call.trace_id, max(0.001, seconds), call.model)
 
 

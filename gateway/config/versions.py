@@ -124,10 +124,16 @@ class Versioned(Generic[T]):
                 problems = error.problems if isinstance(error, ConfigError) else (Problem("reload", 0, error.message),)
                 self.last_error = Refusal(self._clock.now(), problems)
                 self.failures += 1
+                _log.error(
+                    "reload refused; the version before still serves",
+                    version=str(current.version),
+                    problems=[str(problem) for problem in problems],
+                )
                 raise
             self.last_error = None
             if found is not current:
                 self._swap(found)
+                _log.info("version active", version=str(found.version))
             return found
 
     def _swap(self, value: T) -> None:

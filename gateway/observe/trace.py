@@ -28,7 +28,7 @@ MAX_CHARACTERS: Final = 64_000_000
 NOBODY: Final = "-"
 _BATCH: Final = 200
 # Seconds a batch is given to fill: one transaction, and one sync of the disk, for all turns of that time.
-_GATHER_S: Final = 0.05
+_GATHER_S: Final = 0.25
 _PRUNE_EVERY_S: Final = 3600.0
 
 _log = structlog.get_logger("gateway.traces")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import ColumnElement, Row, delete, func, or_, select, true, tuple_
-from sqlalchemy.dialects.sqlite import insert
 
 from gateway.store.database import Database
 from gateway.store.store import TraceRow
@@ -15,6 +15,10 @@ from gateway.store.tables import traces
 _SUMMARY: Final = tuple(column for column in traces.c if column.name not in {"events", "size"})
 # Rows that one statement forgets: short transactions, so that the journal never waits long.
 _BATCH: Final = 500
+
+
+_NAMES = (*TraceRow.__struct_fields__, "size")
+_ADD = f"INSERT OR REPLACE INTO traces ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608 - fixed names
 
 
 class SqlTraces:
@@ -27,11 +31,10 @@ class SqlTraces:
         """Keep these in one transaction; one that is kept already is replaced."""
         if not rows:
             return
-        values = [
-            {name: getattr(row, name) for name in row.__struct_fields__} | {"size": len(row.events)} for row in rows
-        ]
+        # Straight to the driver: traces come by the hundred, and SQLAlchemy's work on each value is half the cost.
+        values = [(*msgspec.structs.astuple(row), len(row.events)) for row in rows]
         async with self._database.transaction() as connection:
-            await connection.execute(insert(traces).prefix_with("OR REPLACE"), values)
+            await connection.exec_driver_sql(_ADD, values)
 
     async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
         """The trace of this trace id, request id or response id."""

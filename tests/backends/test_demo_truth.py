@@ -247,6 +247,16 @@ def test_named_file_is_read(path: str, form: str) -> None:
     assert told.calls == [("read_file", {"path": path})]
 
 
+def test_id_in_small_letters_is_found_in_capitals() -> None:
+    orders, parcels = stock(["SO-2031-0042"], random.Random(5))
+    told = ask("so-2031-0042 status?", *order_tools(orders, parcels))
+    assert told.calls == [("query_order", {"order_id": "SO-2031-0042"})]
+
+
+def test_currency_signs_do_not_hide_a_sum() -> None:
+    assert "= 1550" in ask("what is $1,200 + $350?", CALCULATOR).answer
+
+
 def test_two_parts_go_to_two_tools_in_one_round() -> None:
     told = ask("What time is it in Tokyo and what is 3 * 7?", *EVERYTHING)
     assert told.rounds == [[("clock", {"timezone": "Asia/Tokyo"}), ("calculator", {"expression": "3*7"})]]

@@ -140,6 +140,8 @@ async def test_module_is_loaded_once_and_closed(tmp_path: Path) -> None:
         ("async def chat(request):\n    return {'choices': []}\n", UpstreamBroken),
         ("async def chat(request):\n    return {'content': object()}\n", UpstreamBroken),
         ("async def chat(request):\n    yield 7\n", UpstreamBroken),
+        ("async def chat(request):\n    yield {'choices': [7]}\n", UpstreamBroken),
+        ("async def chat(request):\n    yield {'content': {1: 2}}\n", UpstreamBroken),
     ],
 )
 async def test_what_is_no_backend_is_told_without_its_inside(

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from gateway.chat.blocks import Image, Message, Reasoning, Refusal, Text, ToolCall, ToolResult
 from gateway.chat.codecs.chat_completions import decode_message, decode_request, encode_message, with_system_text
@@ -215,6 +215,7 @@ def test_every_call_needs_its_result_and_every_result_its_call(items: list[Any],
     assert caught.value.param == param
 
 
+@settings(max_examples=60)
 @given(messages)
 def test_message_of_any_blocks_is_the_same_after_encoding_and_decoding(message: Message) -> None:
     wire = encode_message(message)

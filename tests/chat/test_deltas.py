@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.chat.blocks import Message, Reasoning, Refusal, Text, ToolCall
@@ -129,6 +129,7 @@ def test_message_holds_everything_that_was_said() -> None:
     assert assembly.finish_reason == "stop"
 
 
+@settings(max_examples=40)
 @given(st.data(), st.lists(st.tuples(words, json_texts), min_size=1, max_size=5), st.booleans(), st.booleans())
 def test_fragments_cut_and_interleaved_in_any_way_reassemble(
     data: st.DataObject, asked: list[tuple[str, str]], with_ids: bool, repeated: bool

@@ -35,4 +35,4 @@ def test_what_comes_out_is_utf_8() -> None:
 
 def test_what_is_no_json_is_refused() -> None:
     with pytest.raises(ValueError, match="Expecting"):
-        SurrogateJoiner().mend(b'{"\\ud83d')
+        SurrogateJoiner().mend(b'{"x":"\\ud83d",')

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.chat.blocks import Message
@@ -75,6 +75,7 @@ def test_border_between_two_messages_counts() -> None:
     assert name_of(a, b) not in (name_of(ab), name_of(b, a))
 
 
+@settings(max_examples=25)
 @given(st.lists(messages, min_size=1, max_size=5), st.lists(messages, max_size=3))
 def test_longer_conversation_shares_every_hash_of_the_shorter(said: list[Message], more: list[Message]) -> None:
     short, long = chain("me", said), chain("me", said + more)

@@ -89,8 +89,11 @@ async def test_a_refused_reload_leaves_the_old_generation_and_says_why_until_one
     world.will_build("b" * 64)
     for line in (3, 4):
         world.clock.at += 1
-        with pytest.raises(ConfigError):
+        with capture_logs() as lines, pytest.raises(ConfigError):
             await world.versions.reload()
+        assert [(told["log_level"], told["version"], told["problems"]) for told in lines] == [
+            ("error", "1-aaaaaaaaaaaa", [f"gateway.yaml:{line}: wrong"])
+        ]
         assert world.versions.current.version.generation == 1
         assert world.versions.last_error is not None
         assert world.versions.last_error.at == world.clock.at
@@ -211,5 +214,7 @@ async def test_a_generation_that_does_not_close_cleanly_is_told_and_harms_nobody
     with capture_logs() as lines:
         await world.versions.reload()
         await settle()
-    assert [line["log_level"] for line in lines] == ["error"]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == [
+        "an older generation was not closed cleanly"
+    ]
     assert world.versions.current.version.generation == 2

@@ -130,13 +130,14 @@ def _until_it_listens(process: subprocess.Popen[str], folder: Path) -> str:
     deadline = time.monotonic() + START_S
     with selectors.DefaultSelector() as ready:
         ready.register(process.stdout, selectors.EVENT_READ)
-        while "curl" not in printed or printed.rstrip(" ").endswith("\\\n"):
+        while "curl" not in printed or not printed.endswith("'\n"):
             if not ready.select(max(0.0, deadline - time.monotonic())):
                 raise AssertionError(f"it does not listen after {START_S:g} s: {printed}{_errors(folder)}")
-            line = process.stdout.readline()
-            if not line:
+            # Past the buffer of `stdout`, which would hide from the selector what it holds.
+            more = os.read(process.stdout.fileno(), 65536).decode()
+            if not more:
                 raise AssertionError(f"it ended with {process.wait(10)}: {printed}{_errors(folder)}")
-            printed += line
+            printed += more
     return printed
 
 

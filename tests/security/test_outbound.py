@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ import pytest
 from yarl import URL
 
 from gateway.config.models import OutboundConfig
-from gateway.security.outbound import MAX_REDIRECTS, OutboundFailed, OutboundGuard, OutboundRefused
+from gateway.security.outbound import MAX_REDIRECTS, OutboundFailed, OutboundGuard, OutboundRefused, _Gate, _Inflate
 
 Answer = bytes | Callable[[str, dict[str, str]], bytes]
 
@@ -313,6 +314,21 @@ async def test_b083_a_small_body_that_grows_is_refused_at_the_limit(server: Serv
     assert (await made.fetch(server.url("/small"))).text == "hello " * 1000
     with pytest.raises(OutboundRefused, match="too large"):
         await made.fetch(server.url("/bomb"), max_bytes=100_000)
+
+
+@pytest.mark.parametrize("wrap", [gzip.compress, zlib.compress])
+def test_b083_no_more_is_decompressed_than_may_be_kept(wrap: Any) -> None:
+    inflate = _Inflate("gzip" if wrap is gzip.compress else "deflate")
+    assert len(inflate.feed(wrap(b"\0" * 64_000_000), 1001)) == 1001
+
+
+def test_b031_no_socket_is_made_for_an_address_that_was_not_judged() -> None:
+    gate = _Gate(guard("10.0.0.0/8"), names())
+    info = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 80))
+    with pytest.raises(OSError, match="not allowed"):
+        gate.make_socket(info)
+    gate.judge(["10.0.0.1"], "10.0.0.1")
+    gate.make_socket(info).close()
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "compress"])

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.chat.blocks import Message, Text, ToolCall
 from gateway.errors import StoreUnavailable
-from gateway.store.answers import AnswerJournal
 from gateway.store.memory import MemoryStore
 from gateway.store.sql import SqlStore
 from gateway.store.store import JournalEntry, KeyRow, Store, TraceRow
-from tests.clocks import HandClock
 
 
 @pytest.fixture(params=["memory", "file", "sqlite-memory"])
@@ -167,20 +164,6 @@ async def test_old_steps_go(store: Store) -> None:
     await store.journal.append([entry(number) for number in range(5)])
     assert await store.journal.prune(before=1003) == 3
     assert [found.round for found in await store.journal.of_turn("t1", "app")] == [3, 4]
-
-
-async def test_an_answer_is_read_back_as_it_was(store: Store) -> None:
-    message = Message(
-        role="assistant",
-        blocks=(Text("好的"), ToolCall("call_1", "refund", '{"id": "SO-1"')),
-        wire=b'{"role":"assistant","content":"\xe5\xa5\xbd\xe7\x9a\x84"}',
-    )
-    answers = AnswerJournal(store.journal, HandClock())
-    await answers.record_answer(trace_id="1" * 32, owner="app", round_number=1, message=message)
-    assert await answers.answers("1" * 32, "app") == {1: message}
-    assert await answers.answers("1" * 32, "other") == {}
-    with pytest.raises(StoreUnavailable):
-        await answers.record_answer(trace_id="1" * 32, owner="app", round_number=1, message=message)
 
 
 async def test_a_key_comes_back_as_it_was(store: Store) -> None:

@@ -93,7 +93,10 @@ async def test_a_plugin_may_be_one_file_or_a_package_and_import_its_neighbours(t
         assert list(workshop.registry.specs) == ["value"]
 
 
-async def test_two_gateways_hold_separate_copies_and_an_edit_is_seen_at_once(tmp_path: Path) -> None:
+async def test_two_gateways_hold_separate_copies_and_an_edit_is_seen_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     write_plugin(tmp_path, VALUE.format(value=111))
     async with open_workshop(places=[tmp_path]) as old:
         # Same length, most likely the same second: cached bytecode would not notice.

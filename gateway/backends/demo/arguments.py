@@ -201,7 +201,7 @@ def _ids(slot: Slot, values: tuple[Value, ...], text: str, others: Sequence[Offe
             continue
         fit = _id_fit(slot, value, text)
         if fit > 0 and all(_id_fit(rival, value, text) <= fit for rival in rivals):
-            found.append((value.value, fit))
+            found.append((_in_case_of(slot.example, value.value), fit))
     best = max((fit for _, fit in found), default=0)
     floor = 3 if best >= 3 else 1
     return [(value, fit) for value, fit in found if fit >= floor] if slot.required or best >= 3 else []
@@ -220,6 +220,12 @@ def _id_fit(slot: Slot, value: Value, text: str) -> int:
     if shape(value.value) != shape(slot.example):
         return fit - 1 if hint else 0
     return fit + (3 if prefix and prefix.group() and value.value.upper().startswith(prefix.group().upper()) else 2)
+
+
+def _in_case_of(example: str | None, value: str) -> str:
+    """An id typed in small letters, in capitals where the example has them."""
+    capitals = example is not None and example.isupper() and shape(example) == shape(value)
+    return value.upper() if capitals else value
 
 
 def shape(text: str) -> str:

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.backends.demo.arithmetic import Token, tokenise
+
 
 @dataclass(frozen=True, slots=True)
 class Expression:
@@ -20,60 +22,6 @@ class Expression:
     start: int
     end: int
 
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    start: int
-    end: int
-
-
-# Order matters: longer words before their parts.
-_TOKENS: Final = re.compile(
-    r"""
-    (?P<num>(?<![\w.])(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?=x\s*\d)
-          | (?<=\dx)\d+(?:\.\d+)?(?![A-Za-z0-9_])
-          | (?<![A-Za-z0-9_.])(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?![A-Za-z0-9_]) )
-  | (?P<wan>[万亿])
-  | (?P<pct>%|percent\b|per\ cent\b)
-  | (?P<pctof>百分之)
-  | (?P<power>\*\*|\^|(?:raised\ )?to\ the\ power\ (?:of\b)?)
-  | (?P<squared>squared\b|的平方(?!根)|平方(?![根米公]))
-  | (?P<cubed>cubed\b|的立方(?!根))
-  | (?P<times>\*|×|·|multiplied\ by\b|times\b|乘以|乘上|乘|(?<=[\d\s])x(?=\s*\d))
-  | (?P<over>/|÷|divided\ by\b|over\b|除以)
-  | (?P<plus>\+|plus\b|added\ to\b|加上|加)
-  | (?P<minus>-|−|–|minus\b|less\b|减去|减)
-  | (?P<sumof>(?:the\ )?(?:sum|total)\ of\b|add(?:ing)?\ (?:up\ |together\ )?)
-  | (?P<productof>(?:the\ )?product\ of\b)
-  | (?P<averageof>(?:the\ )?(?:average|mean)\ of\b)
-  | (?P<differenceof>(?:the\ )?difference\ (?:between|of)\b)
-  | (?P<subtract>subtract\b)
-  | (?P<multiply>multiply\b)
-  | (?P<divide>divide\b)
-  | (?P<halfof>half\ of\b)
-  | (?P<doubleof>(?:twice|double)\b(?:\ of\b)?)
-  | (?P<squareof>(?:the\ )?square\ of\b)
-  | (?P<sumend>(?:的|之)(?:总)?和|相加|加起来|的总和)
-  | (?P<productend>(?:的|之)(?:乘)?积|相乘)
-  | (?P<differenceend>(?:的|之)差|相减)
-  | (?P<averageend>的平均(?:数|值)?)
-  | (?P<powerend>次方|次幂)
-  | (?P<tip>(?:tip|tax|vat|discount|commission|interest)\b)
-  | (?P<of>of\b|on\b)
-  | (?P<off>off\b)
-  | (?P<from>from\b)
-  | (?P<by>by\b|to\b)
-  | (?P<and>and\b|和|与|跟|、|,|&)
-  | (?P<de>的)
-  | (?P<open>\()
-  | (?P<close>\))
-  | (?P<space>\s+)
-  | (?P<other>.)
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
 
 _UNREADABLE: Final = re.compile(
     r"square root|cube root|\broot of\b|\bsqrt|\blog(?:arithm)?\b|\bsine?\b|\bcosine?\b|factorial|平方根|立方根|开方|根号|阶乘",
@@ -99,7 +47,7 @@ class _NoMatch(Exception):
 class _Parser:
     """Reads one expression from a position; raises `_NoMatch` where there is none."""
 
-    def __init__(self, tokens: list[_Token], position: int) -> None:
+    def __init__(self, tokens: list[Token], position: int) -> None:
         self.tokens = tokens
         self.position = self.start = position
         self.operators = 0
@@ -109,7 +57,7 @@ class _Parser:
         index = self.position + ahead
         return self.tokens[index].kind if index < len(self.tokens) else "end"
 
-    def _take(self, *kinds: str) -> _Token:
+    def _take(self, *kinds: str) -> Token:
         if self._kind() not in kinds:
             raise _NoMatch
         token = self.tokens[self.position]
@@ -330,11 +278,7 @@ def find_expressions(text: str, taken: tuple[tuple[int, int], ...] = ()) -> list
     masked = list(text)
     for start, end in taken:
         masked[start:end] = "\x00" * (end - start)
-    tokens = [
-        _Token(str(match.lastgroup), match.group(), match.start(), match.end())
-        for match in _TOKENS.finditer("".join(masked).replace("\n", ";"))
-    ]
-    tokens = [token for token in tokens if token.kind != "space"]
+    tokens = tokenise("".join(masked).replace("\n", ";"))
     found: list[Expression] = []
     position = 0
     while position < len(tokens):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 LABELS_ZH: Final[dict[str, str]] = {
-    "status": "状态", "state": "状态", "total": "合计", "amount": "金额", "price": "价格", "currency": "币种", "tracking_no": "运单号",
+    "expression": "算式", "query": "关键词", "status": "状态", "state": "状态", "total": "合计", "amount": "金额", "price": "价格", "currency": "币种", "tracking_no": "运单号",
     "tracking_number": "运单号", "items": "商品", "item": "商品", "carrier": "承运商", "location": "位置", "eta": "预计送达",
     "order_id": "订单号", "order": "订单", "id": "编号", "name": "名称", "quantity": "数量", "qty": "数量", "count": "数量", "city": "城市",
     "country": "国家", "temperature": "温度", "temp": "温度", "temp_c": "温度（摄氏度）", "condition": "天气", "conditions": "天气",

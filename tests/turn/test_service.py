@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.chat.blocks import Message, Text, ToolCall
+from gateway.chat.codecs.chat_completions import decode_request
+from gateway.errors import InvalidRequest, NotAllowed
+from gateway.observe.events import Recorder
+from gateway.store.memory import MemoryJournal
+from gateway.turn.durable import StoredJournal
+from gateway.turn.prepare import Wishes
+from gateway.turn.service import Turns
+from tests.fakes import HandClock, RecordingSink, ScriptedBackend
+from tests.frames import d, f, u
+from tests.turn.stage import TRACE_ID, stage
+
+REQUEST = decode_request(b'{"model":"auto","messages":[{"role":"user","content":"hi"}],"temperature":1}')
+OK = [d({"content": "ok"}), f("stop"), u(3, 2)]
+
+
+class Traces:
+    def __init__(self) -> None:
+        self.all: list[Recorder] = []
+
+    def finished(self, trace: Recorder) -> None:
+        self.all.append(trace)
+
+    @property
+    def last(self) -> tuple[str, dict[str, Any]]:
+        event = self.all[-1].events[-1]
+        return event.type, event.data
+
+
+async def ask(turns: Turns, principal: Any, **more: Any) -> Any:
+    return await turns.answer(TRACE_ID, principal, REQUEST, Wishes(), "/x", more.get("begun", lambda turn: None))
+
+
+async def test_finished_turn_is_told_once_with_what_it_cost() -> None:
+    traces = Traces()
+    async with stage(ScriptedBackend(OK)) as on:
+        turns = on.service(traces)
+        await ask(turns, on.principal, begun=lambda turn: RecordingSink())
+        kind, summary = traces.last
+        assert (kind, len(traces.all), turns.running) == ("turn.finished", 1, {})
+        assert [event.seq for event in traces.all[0].events] == list(range(len(traces.all[0].events)))
+        wanted = {"status": 200, "key": "key", "model": "m", "route": "r", "backend": "b1", "rounds": 1, "finish_reason": "stop"}
+        assert wanted.items() <= summary.items()
+        assert (summary["prompt_tokens"], summary["completion_tokens"]) == (3, 2)
+        assert traces.all[0].events[0].type == "request.received"
+
+
+async def test_failed_turn_is_told_once() -> None:
+    traces = Traces()
+    async with stage(ScriptedBackend(InvalidRequest("no"))) as on:
+        with pytest.raises(InvalidRequest):
+            await ask(on.service(traces), on.principal)
+        assert (traces.last[0], traces.last[1]["status"], len(traces.all)) == ("turn.failed", 400, 1)
+
+
+async def test_defect_is_told_without_its_words() -> None:
+    traces = Traces()
+    async with stage(ScriptedBackend(RuntimeError("secret"))) as on:
+        with pytest.raises(RuntimeError):
+            await ask(on.service(traces), on.principal)
+        assert (traces.last[0], traces.last[1]["status"]) == ("turn.failed", 500)
+        assert "secret" not in str(traces.last[1])
+
+
+async def test_cancelled_turn_is_told_as_499_and_gives_its_version_back() -> None:
+    traces = Traces()
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    async with stage(ScriptedBackend([hang])) as on:
+        turns = on.service(traces)
+        task = asyncio.create_task(ask(turns, on.principal))
+        async with asyncio.timeout(5):
+            while not on.backend.calls:
+                await asyncio.sleep(0)
+            assert list(turns.running) == [TRACE_ID]
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (traces.last[0], traces.last[1]["status"], turns.running) == ("turn.cancelled", 499, {})
+        assert turns._versions._lease.users == 0
+
+
+async def test_refused_request_is_told_with_its_owner() -> None:
+    traces = Traces()
+    async with stage(ScriptedBackend()) as on:
+        turns = on.service(traces)
+        turns.refuse(TRACE_ID, on.principal, "/x", NotAllowed("no"))
+        turns.refuse(TRACE_ID, None, "/x", NotAllowed("no"))
+        assert [trace.owner for trace in traces.all] == ["key", "-"]
+        assert traces.last[0] == "request.refused"
+
+
+async def test_journal_keeps_the_answer_as_the_first_entry_of_its_round() -> None:
+    store = MemoryJournal()
+    journal = StoredJournal(store, HandClock(100))
+    message = Message("assistant", (Text("x"), ToolCall("a", "write", "{}")))
+    for number in (1, 2):
+        await journal.record_answer(trace_id=TRACE_ID, owner="key", round_number=number, message=message)
+    entries = await store.of_turn(TRACE_ID, "key")
+    assert [(entry.round, entry.kind, entry.position, entry.created_at) for entry in entries] == [
+        (1, "answer", 0, 100),
+        (2, "answer", 0, 100),
+    ]
+    assert entries[0].content["text"] == "x"
+    assert entries[0].content["tool_calls"][0]["function"]["name"] == "write"
+    assert await store.of_turn(TRACE_ID, "another") == []
