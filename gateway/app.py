@@ -126,7 +126,9 @@ async def open_gateway(
         live: tuple[LiveSubscriber, ...] = ()
         hook_events = HookEvents(versions)
         stack.push_async_callback(hook_events.close)
-        loop = TurnLoop(Courier(clock), StoredJournal(store.journal, clock), clock)
+        courier = Courier(clock)
+        stack.push_async_callback(courier.close)
+        loop = TurnLoop(courier, StoredJournal(store.journal, clock), clock)
         turns = Turns(versions, loop, clock, (metrics, log, traces, hook_events), live, _status_of)
         services = Services(turns, versions, store.traces, traces.flush, metrics, clock)
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.

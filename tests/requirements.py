@@ -40,6 +40,25 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-sdk-node",
+        "The OpenAI Node SDK works unmodified, its stream helper included.",
+        "OpenAI API",
+        (
+            "e2e/test_openai_node.py::test_node_sdk_talks_to_the_shipped_gateway",
+            "e2e/test_openai_node.py::test_node_sdk_raises_when_a_stream_breaks_off",
+        ),
+    ),
+    Requirement(
+        "R-langchain",
+        "LangChain works unmodified: invoke, stream, bound tools.",
+        "OpenAI API",
+        (
+            "e2e/test_langchain.py::test_invoke_answers_with_usage",
+            "e2e/test_langchain.py::test_stream_joins_to_the_answer_of_invoke",
+            "e2e/test_langchain.py::test_bound_tools_make_their_round_trip",
+        ),
+    ),
+    Requirement(
         "R-unknown-fields",
         "Fields that the gateway does not know travel to the backend as they came.",
         "OpenAI API",
@@ -68,7 +87,17 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "R-one-stream",
         "A stream has one id, one model, one role chunk, one finish reason and one [DONE], however it came from upstream.",
         "OpenAI API",
-        ("chat/test_relay.py::test_any_mix_of_chunks_is_one_answer_to_the_client",),
+        (
+            "chat/test_relay.py::test_any_mix_of_chunks_is_one_answer_to_the_client",
+            "turn/test_stream.py::test_inner_rounds_are_one_stream_with_one_role_and_no_end_B076",
+            "e2e/test_acceptance.py::test_parallel_calls_cut_anywhere_give_one_clean_stream",
+        ),
+    ),
+    Requirement(
+        "R-plain-is-streamed",
+        "The plain answer of a turn equals its stream, joined.",
+        "OpenAI API",
+        ("turn/test_alike.py::test_whole_answer_equals_the_joined_stream",),
     ),
     Requirement(
         "R-schema",
@@ -101,7 +130,10 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "R-client-leaves",
         "A client that goes away ends its upstream call within a second.",
         "blueprint invariant 1",
-        ("e2e/test_openai_python.py::test_client_that_leaves_ends_the_upstream_call_within_a_second",),
+        (
+            "e2e/test_openai_python.py::test_client_that_leaves_ends_the_upstream_call_within_a_second",
+            "backends/test_native.py::test_cancelling_the_caller_aborts_the_upstream_within_a_second",
+        ),
     ),
     # --- Running it ---
     Requirement(
@@ -225,6 +257,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "After a reload answers, no later request is decided by the older version; a bad file never replaces a good one.",
         "blueprint invariant 4",
         (
+            "e2e/test_acceptance.py::test_edited_keyword_decides_the_next_request_and_changes_the_version",
+            "e2e/test_acceptance.py::test_broken_files_leave_the_old_table_serving_and_every_problem_is_told",
             "config/test_versions.py::test_a_reload_makes_the_next_generation_the_active_one",
             "config/test_versions.py::test_a_refused_reload_leaves_the_old_generation_and_says_why_until_one_succeeds",
             "config/test_versions.py::test_a_generation_in_use_is_closed_after_its_last_user_and_once",
@@ -237,8 +271,10 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "Arithmetic and order questions, in English and Chinese, streamed or not, get true answers that came from tools.",
         "contract",
         (
+            "e2e/test_acceptance.py::test_arithmetic_is_answered_by_the_calculator",
+            "e2e/test_acceptance.py::test_chinese_order_question_is_answered_by_two_linked_tools",
+            "e2e/test_acceptance.py::test_twenty_more_questions_with_random_numbers_and_orders_get_true_answers",
             "backends/test_demo_truth.py::test_arithmetic_in_words_is_computed_truly",
-            "backends/test_demo_truth.py::test_two_step_question_is_answered_from_both_tools",
         ),
     ),
     Requirement(
@@ -277,13 +313,19 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "R-writing-finishes",
         "Cancelling ends reading tools; a writing tool that has begun finishes.",
         "blueprint invariant 1",
-        ("tools/test_courier.py::test_cancelling_reaches_a_reading_tool_and_lets_a_writing_one_finish",),
+        (
+            "tools/test_courier.py::test_cancelling_reaches_a_reading_tool_and_lets_a_writing_one_finish",
+            "turn/test_failures.py::test_writing_tool_that_has_started_outlives_its_turn",
+        ),
     ),
     Requirement(
         "R-journal-first",
-        "A journal entry is written once and read by its owner alone.",
+        "An answer is committed before its writing calls start, once; where it cannot be, nothing is run. Who only reads commits nothing.",
         "blueprint invariant 2",
         (
+            "turn/test_loop.py::test_answer_is_journalled_before_its_writing_call_starts",
+            "turn/test_failures.py::test_failing_journal_stops_the_turn_before_the_tool",
+            "turn/test_loop.py::test_turn_that_only_reads_commits_nothing",
             "store/test_contract.py::test_a_step_is_written_once_and_a_batch_wholly_or_not_at_all",
             "store/test_contract.py::test_nobody_reads_another_owners_journal",
         ),
@@ -298,6 +340,33 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-mixed",
+        "Of calls of both kinds in one answer the client gets its own, and the registry's are not run.",
+        "contract",
+        (
+            "turn/test_loop.py::test_mixed_calls_give_the_client_its_own_and_defer_ours",
+            "test_examples.py::test_of_calls_of_both_kinds_the_client_gets_its_own_and_none_is_run",
+        ),
+    ),
+    Requirement(
+        "R-tool-choice",
+        "`tool_choice` and `n` decide which tools are offered and what the model must do, as the page about the API says.",
+        "OpenAI API",
+        ("test_examples.py::test_what_a_request_says_of_tools_does_what_the_page_says",),
+    ),
+    Requirement(
+        "R-bounded",
+        "Every wait is bounded: the turn, a tool, a backend's first token, its silence.",
+        "contract",
+        (
+            "turn/test_failures.py::test_deadline_ends_a_turn_whose_upstream_hangs",
+            "turn/test_failures.py::test_deadline_ends_a_turn_whose_tool_hangs",
+            "backends/test_native.py::test_first_token_has_a_bound",
+            "backends/test_native.py::test_silence_in_mid_stream_has_a_bound",
+            "tools/test_courier.py::test_a_tool_that_does_not_answer_ends_at_its_timeout_even_if_it_ignores_that",
+        ),
+    ),
+    Requirement(
         "R-hooks",
         "Hooks from plugins may change or refuse requests, decisions, tool calls, results and answers, and follow events.",
         "contract",
@@ -308,11 +377,22 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "test_examples.py::test_after_tool_keeps_something_from_the_model",
             "test_examples.py::test_on_answer_adds_and_withholds_streamed_or_not",
             "test_examples.py::test_on_event_follows_turns",
+            "turn/test_hooks.py::test_hooks_run_in_order_and_each_sees_what_the_one_before_made",
         ),
     ),
     Requirement(
         "R-backends-alike",
-        "Every kind of backend meets the same contract; failures of other libraries are told in the gateway's own errors.",
+        "OpenAI's protocol, litellm's providers, plugins and the demo are backends; each tells failures in the gateway's own errors.",
+        "contract",
+        (
+            "backends/test_native.py::test_what_is_no_answer_is_an_upstream_error",
+            "backends/test_litellm.py::test_errors_are_translated_by_status_and_keep_the_provider_s_words",
+            "backends/test_plugin.py::test_every_form_of_answer_serves_whole_and_streamed",
+        ),
+    ),
+    Requirement(
+        "R-demo-is-honest",
+        "The demo says that it is one, and how to add a real model.",
         "contract",
         ("backends/test_demo.py::test_first_answer_says_that_it_is_a_demo_and_how_to_add_a_model",),
     ),
@@ -369,6 +449,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     _field_case(8, "Composed and decomposed letters, zero-width characters and the Turkish İ compare equal."),
     _field_case(9, "The upstream's retry-after reaches the client under its own name."),
     _field_case(11, "Once the client has content, no other backend begins to answer."),
+    _field_case(12, "A prompt that does not fit is told apart from other refusals, in many words."),
     _field_case(13, "No provider's key is in an error or a log, in a URL either."),
     _field_case(14, "Access is checked against the name the client used."),
     _field_case(15, "The model list shows what the key can use, aliases among it, and nothing else."),

@@ -244,13 +244,15 @@ async def test_what_a_request_says_of_tools_does_what_the_page_says(said: str, t
 async def test_of_calls_of_both_kinds_the_client_gets_its_own_and_none_is_run(tmp_path: Path) -> None:
     both = [call("c1", "query_order", '{"order_id": "SO-2024-0318"}'), call("c2", "weather", "{}")]
     route = {"model": "m", "keywords": ["order"], "tools": ["query_order"]}
-    async with ScriptedUpstream(answer(calls=both)) as upstream:
-        async with serving(tmp_path, native_config(upstream.base_url), {"orders": route}, {"orders": ORDERS}) as served:
-            _, headers, body = await ask(served, "where is my order", tools=[WEATHER])
-            choice = body["choices"][0]
-            assert choice["finish_reason"] == "tool_calls"
-            assert [each["function"]["name"] for each in choice["message"]["tool_calls"]] == ["weather"]
-            assert "tool.started" not in {event["type"] for event in await events_of(served, headers)}
+    async with (
+        ScriptedUpstream(answer(calls=both)) as upstream,
+        serving(tmp_path, native_config(upstream.base_url), {"orders": route}, {"orders": ORDERS}) as served,
+    ):
+        _, headers, body = await ask(served, "where is my order", tools=[WEATHER])
+        choice = body["choices"][0]
+        assert choice["finish_reason"] == "tool_calls"
+        assert [each["function"]["name"] for each in choice["message"]["tool_calls"]] == ["weather"]
+        assert "tool.started" not in {event["type"] for event in await events_of(served, headers)}
 
 
 @pytest.mark.parametrize("header", ["Idempotency-Key", "x-gateway-events"])

@@ -182,7 +182,9 @@ class NativeBackend:
                 if done or not data:
                     return
                 left_s = max(0.0, until - asyncio.get_running_loop().time())
-                wait_s = min(_AFTER_FINISH_S if reading.finished else self._config.idle_timeout_s, left_s)
+                wait_s = min(self._config.idle_timeout_s, left_s)
+                if reading.finished:
+                    wait_s = min(wait_s, _AFTER_FINISH_S)
         except TimeoutError as error:
             if reading.finished:
                 return  # all that is missing is the end mark

@@ -24,6 +24,7 @@ from gateway.errors import ToolFailed, UpstreamTimeout
 from gateway.ids import new_call_id
 from gateway.routing.text import estimate_tokens
 from gateway.tools.courier import Courier, Outcome
+from gateway.tools.salvage import replayable
 from gateway.tools.spec import ToolContext
 from gateway.turn.context import Turn
 from gateway.turn.journal import Journal
@@ -113,7 +114,7 @@ class TurnLoop:
             if enough is not None:
                 turn.step(State.REFLECTING, enough)
             results = tuple(Message("tool", (ToolResult(o.call_id, o.content),)) for o in outcomes)
-            messages = (*messages, done.message, *results)
+            messages = (*messages, _replayable(done.message), *results)
         stopped = enough is not None and bool(mine)
         if stopped:
             notice = f"(Stopped: {enough}.)"
@@ -274,6 +275,14 @@ class TurnLoop:
             usage=turn.usage,
         )
         return TurnResult(hooked, reason, body)
+
+
+def _replayable(message: Message) -> Message:
+    """The message as strict upstreams take it back: arguments that are JSON, whatever the model wrote."""
+    blocks = tuple(
+        ToolCall(b.id, b.name, replayable(b.arguments)) if isinstance(b, ToolCall) else b for b in message.blocks
+    )
+    return Message(message.role, blocks, message.name)
 
 
 def _whose(calls: tuple[ToolCall, ...], turn: Turn) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:

@@ -130,7 +130,7 @@ def _until_it_listens(process: subprocess.Popen[str], folder: Path) -> str:
     deadline = time.monotonic() + START_S
     with selectors.DefaultSelector() as ready:
         ready.register(process.stdout, selectors.EVENT_READ)
-        while "curl" not in printed or not printed.endswith("'\n"):
+        while "curl" not in printed or not printed.rstrip().endswith("}'"):
             if not ready.select(max(0.0, deadline - time.monotonic())):
                 raise AssertionError(f"it does not listen after {START_S:g} s: {printed}{_errors(folder)}")
             # Past the buffer of `stdout`, which would hide from the selector what it holds.
