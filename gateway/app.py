@@ -25,7 +25,7 @@ from gateway.api.health import health_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
 from gateway.api.route import route_endpoints
-from gateway.api.services import Services
+from gateway.api.services import Drain, Services
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
 from gateway.building import Builder, refuse_open_gateway
@@ -56,6 +56,7 @@ class Gateway:
     turns: Turns
     traces: TraceWriter
     store: SqlStore
+    drain: Drain
 
 
 @asynccontextmanager
@@ -130,11 +131,12 @@ async def open_gateway(
         stack.push_async_callback(courier.close)
         loop = TurnLoop(courier, StoredJournal(store.journal, clock), clock)
         turns = Turns(versions, loop, clock, (metrics, log, traces, hook_events), live, _status_of)
-        services = Services(turns, versions, store.traces, traces.flush, metrics, clock)
+        drain = Drain()
+        services = Services(turns, versions, store.traces, traces.flush, metrics, clock, drain)
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
         stack.push_async_callback(_stop, preparing)
-        yield Gateway(create_app(services), versions, turns, traces, store)
+        yield Gateway(create_app(services), versions, turns, traces, store, drain)
 
 
 class GatewayApp(FastAPI):

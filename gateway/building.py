@@ -19,6 +19,7 @@ from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
 from gateway.routing.composite import CompositeRouter
 from gateway.routing.encoders.registry import Encoders
+from gateway.routing.rules import rule_mistakes
 from gateway.security.keys import KeyRing
 from gateway.security.outbound import OutboundGuard
 from gateway.settings import Settings
@@ -131,16 +132,20 @@ class Builder:
         return await Registry.build([provider], config.tools)
 
     def _check(self, bundle: Bundle, registry: Registry) -> None:
-        problems = bundle.missing_tools(tuple(registry.specs))
+        problems = list(bundle.missing_tools(tuple(registry.specs)))
+        for route in bundle.routes:
+            # The router finds these too, but does not know lines.
+            problems += [bundle.route_problem(route.route, path, text) for path, text in rule_mistakes(route)]
         if problems:
-            raise ConfigError(problems)
+            raise ConfigError(tuple(problems))
 
     def _router(self, bundle: Bundle, version: Version) -> CompositeRouter:
         semantic = bundle.config.router.semantic
         encoder = self._encoders.get(semantic.encoder) if semantic.enabled else None
         files = {route.route: bundle.route_problem(route.route, (), "").file for route in bundle.routes}
+        aliases = bundle.config.aliases
         return CompositeRouter(
-            bundle.routes,
+            [r.model_copy(update={"model": aliases[r.model]}) if r.model in aliases else r for r in bundle.routes],
             bundle.config.router,
             str(version),
             encoder,

@@ -18,6 +18,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     │   ├── UpstreamTimeout         a wait ran into its bound
     │   └── UpstreamBroken          the answer is cut or not what the protocol allows
     ├── ToolFailed                  ends the turn; failures the model may mend are results, not errors
+    ├── HookFailed                  an operator's hook broke its promise
     ├── Draining                    this process is about to stop
     ├── StoreUnavailable            what must be durable cannot be written
     └── ConfigError                 files or settings are wrong; carries every problem
@@ -147,6 +148,10 @@ class UpstreamBroken(UpstreamError):
 
 class ToolFailed(GatewayError):
     """A tool failed in a way that ends the turn."""
+
+
+class HookFailed(GatewayError):
+    """An operator's hook failed or answered with something that cannot be."""
 
 
 class Draining(GatewayError):

@@ -112,8 +112,8 @@ def _answer(frames: Sequence[Frame]) -> Answer:
     calls = [{"id": c.id, "function": {"name": c.name, "arguments": c.arguments}} for c in message.tool_calls]
     thought = "".join(assembly.reasoning) or None
     said = {"content": message.text, "reasoning_content": thought, "tool_calls": calls}
-    choice = {"message": said, "finish_reason": assembly.finish_reason}
-    body = {"id": "up", "created": 17, "model": "up", "choices": [choice], **({"usage": usage} if usage else {})}
+    only = {"message": said, "finish_reason": assembly.finish_reason}
+    body = {"id": "up", "created": 17, "model": "up", "choices": [only], **({"usage": usage} if usage else {})}
     return normalise_answer(json.dumps(body).encode(), new_call_id)
 
 

@@ -81,7 +81,10 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "R-field-named",
         "A bad request is an OpenAI error body whose `param` names the field.",
         "OpenAI API",
-        ("chat/test_codec.py::test_fault_names_its_field_as_openai_does",),
+        (
+            "chat/test_codec.py::test_fault_names_its_field_as_openai_does",
+            "api/test_endpoints.py::test_what_does_not_exist_is_an_openai_error_with_the_usual_headers",
+        ),
     ),
     Requirement(
         "R-one-stream",
@@ -271,8 +274,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "Arithmetic and order questions, in English and Chinese, streamed or not, get true answers that came from tools.",
         "contract",
         (
-            "e2e/test_acceptance.py::test_arithmetic_is_answered_by_the_calculator",
-            "e2e/test_acceptance.py::test_chinese_order_question_is_answered_by_two_linked_tools",
+            "e2e/test_acceptance.py::test_two_questions_of_the_readme_get_true_answers_that_came_from_tools",
             "e2e/test_acceptance.py::test_twenty_more_questions_with_random_numbers_and_orders_get_true_answers",
             "backends/test_demo_truth.py::test_arithmetic_in_words_is_computed_truly",
         ),
@@ -420,10 +422,31 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-error-table",
+        "Every error has its own row of status, type and code; in mid-stream it is one frame and the end mark.",
+        "blueprint invariant 8",
+        (
+            "api/test_errors.py::test_every_error_has_its_own_row",
+            "api/test_errors.py::test_no_row_answers_422_and_only_a_defect_answers_500",
+            "api/test_sse.py::test_failure_in_mid_stream_is_one_error_frame_and_the_end_mark",
+            "api/test_chat.py::test_defect_in_mid_stream_ends_as_an_error_without_a_trace",
+        ),
+    ),
+    Requirement(
+        "R-headers",
+        "Answers carry the contract's headers, errors too have a trace id.",
+        "contract",
+        (
+            "api/test_chat.py::test_plain_answer_carries_the_gateway_s_names_and_headers",
+            "test_examples.py::test_endpoints_of_the_page_are_served_with_and_without_a_key",
+        ),
+    ),
+    Requirement(
         "R-owners",
         "Nothing stored is readable by another owner, except by administrators.",
         "blueprint invariant 9",
         (
+            "api/test_endpoints.py::test_trace_is_shown_to_its_owner_and_to_admins_alone",
             "store/test_contract.py::test_nobody_reads_another_owners_trace",
             "store/test_contract.py::test_a_page_after_somebody_elses_trace_is_empty",
             "chat/test_thread.py::test_equal_conversations_of_two_owners_never_meet",

@@ -89,7 +89,8 @@ def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Prin
         raise InvalidRequest("`x-gateway-fallbacks` can only be `none`.", param="x-gateway-fallbacks")
     deadline_s: float | None = None
     if (deadline := special.get(b"x-gateway-deadline-ms")) is not None:
-        if not deadline.isdigit() or int(deadline) == 0:
+        # Not more digits than a year's milliseconds have, and none of the digits that `int` does not take.
+        if not (deadline.isascii() and deadline.isdigit() and len(deadline) <= 11 and int(deadline)):
             raise InvalidRequest(
                 f"`x-gateway-deadline-ms` is {deadline!r}; expected whole milliseconds above 0.",
                 param="x-gateway-deadline-ms",

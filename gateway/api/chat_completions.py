@@ -133,9 +133,7 @@ class _Exchange:
         self._turn = turn
         if not turn.request.stream:
             return None
-        writer = StreamWriter(
-            turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage
-        )
+        writer = StreamWriter(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage)
         self._stream = ChatStream(
             self._send,
             writer,

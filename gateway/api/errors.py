@@ -16,6 +16,7 @@ from gateway.errors import (
     ContextTooLong,
     Draining,
     GatewayError,
+    HookFailed,
     InvalidRequest,
     NoSuchModel,
     NotAllowed,
@@ -49,6 +50,7 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     UpstreamUnavailable: (502, "upstream_error", "upstream_error"),
     UpstreamTimeout: (504, "upstream_error", "upstream_timeout"),
     UpstreamBroken: (502, "upstream_error", "upstream_error"),
+    HookFailed: (500, "server_error", "hook_failed"),
     ToolFailed: (502, "upstream_error", "tool_failed"),
     Draining: (503, "server_error", "draining"),
     StoreUnavailable: (503, "server_error", "store_unavailable"),
@@ -99,8 +101,12 @@ def describe(error: GatewayError) -> ErrorAnswer:
 def internal() -> ErrorAnswer:
     """The answer to a defect of the gateway's own: says nothing of its inside."""
     return ErrorAnswer(
-        500, "The gateway failed to answer; the trace id in the headers names the case.", "server_error",
-        "internal_error", None, (),
+        500,
+        "The gateway failed to answer; the trace id in the headers names the case.",
+        "server_error",
+        "internal_error",
+        None,
+        (),
     )
 
 

@@ -22,6 +22,7 @@ def health_endpoints(services: Services) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> JSONResponse:
+        services.drain.refuse()
         snapshot = services.versions.current
         return JSONResponse({"status": "ready", "version": str(snapshot.version)})
 

@@ -7,10 +7,23 @@ from dataclasses import dataclass
 
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
+from gateway.errors import Draining
 from gateway.observe.metrics import Metrics
 from gateway.store.store import Traces
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
+
+
+class Drain:
+    """Whether this process is about to stop: then it takes no new work."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def refuse(self) -> None:
+        """Raise `Draining` once it has begun."""
+        if self.begun:
+            raise Draining("This process is about to stop.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +36,4 @@ class Services:
     flush_traces: Callable[[float], Awaitable[bool]]
     metrics: Metrics
     clock: Clock
+    drain: Drain

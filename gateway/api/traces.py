@@ -63,7 +63,7 @@ def _owner(principal: Principal) -> str | None:
 def _limit(value: str | None) -> int:
     if value is None:
         return 20
-    if not value.isdigit() or not 1 <= int(value) <= _MOST:
+    if not (value.isascii() and value.isdigit() and len(value) <= 3 and 1 <= int(value) <= _MOST):
         raise InvalidRequest(f"`limit` is {value!r}; expected 1 to {_MOST}.", param="limit")
     return int(value)
 

@@ -175,10 +175,8 @@ class NativeBackend:
                 if done:
                     payloads = payloads[: payloads.index(b"[DONE]")]
                 yield payloads, "done" if done else "more" if data else "eof"
-                if done and not content.at_eof():
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_AFTER_DONE_S):
-                            await content.readany()
+                if done:
+                    await _read_end(content)
                 if done or not data:
                     return
                 left_s = max(0.0, until - asyncio.get_running_loop().time())
@@ -196,11 +194,7 @@ class NativeBackend:
                 return  # all that is missing is the end mark
             raise self._unreachable(call, error, begun=response is not None) from error
         finally:
-            if response is not None:
-                if response.content.at_eof():
-                    response.release()
-                else:
-                    response.close()
+            _give_back(response)
 
     async def _begin(self, call: ModelCall) -> aiohttp.ClientResponse:
         """Send the request; the response, once it is clear that it is a stream."""
@@ -288,6 +282,23 @@ class NativeBackend:
         if begun or isinstance(error, aiohttp.ClientPayloadError):
             return UpstreamBroken(f"The answer of `{call.model}` was cut off.")
         return UpstreamError(f"The upstream of `{call.model}` cannot be reached.")
+
+
+def _give_back(response: aiohttp.ClientResponse | None) -> None:
+    """Keep the connection of an answer that was read to its end; close any other."""
+    if response is None:
+        return
+    if response.content.at_eof():
+        response.release()
+    else:
+        response.close()
+
+
+async def _read_end(content: aiohttp.StreamReader) -> None:
+    if not content.at_eof():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_AFTER_DONE_S):
+                await content.readany()
 
 
 def _chat_url(base: str) -> URL:

@@ -77,9 +77,7 @@ class CallTracker:
 
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls so far, in the order their names came; blank arguments and `null` read `{}`."""
-        return tuple(
-            ToolCall(call.id, call.name, arguments_or_none("".join(call.arguments))) for call in self._named
-        )
+        return tuple(ToolCall(call.id, call.name, arguments_or_none("".join(call.arguments))) for call in self._named)
 
     def _find(self, delta: ToolCallDelta, name: str) -> _OpenCall:
         if delta.index is not None:

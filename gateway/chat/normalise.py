@@ -223,7 +223,9 @@ class StreamNormaliser:
         if delta.tool_calls:
             tracker = self._trackers.setdefault(index, CallTracker(self._new_id))
             pieces = [piece for call in delta.tool_calls if (piece := tracker.add(call)) is not None]
-            calls = [encode_piece(piece.position, piece.first, piece.id, piece.name, piece.fragment) for piece in pieces]
+            calls = [
+                encode_piece(piece.position, piece.first, piece.id, piece.name, piece.fragment) for piece in pieces
+            ]
             if calls:
                 out["tool_calls"] = calls
                 seen.tool_calls = [

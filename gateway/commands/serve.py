@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import uvicorn
 import uvloop
 
+from gateway.api.services import Drain
 from gateway.app import open_gateway
-from gateway.commands.files import paths_of, print_problems, settings_of, tell
+from gateway.commands.files import paths_of, settings_of, tell
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.settings import Settings
 
@@ -64,14 +65,16 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
                 timeout_graceful_shutdown=int(server_config.drain_s),
                 timeout_keep_alive=75,
             ),
+            gateway.drain,
         )
         # What start-up made stays; the collector need not look at it again.
         gc.collect()
         gc.freeze()
         try:
             await server.serve()
-        except SystemExit as error:
-            return int(error.code or 0) if isinstance(error.code, int) else 1
+        except SystemExit:
+            # uvicorn's way to say that it could not bind, with a code of its own; it has logged why.
+            return 1
     return 0 if server.came_up else 1
 
 
@@ -97,5 +100,3 @@ class _Server(uvicorn.Server):
             host = f"[{address[0]}]" if ":" in address[0] else address[0]
             print(_TRY.format(url=f"http://{host}:{address[1]}"), flush=True)
 
-
-__all__ = ("print_problems", "run")

@@ -21,8 +21,6 @@ Content = Literal["masked", "none"]
 _SAID: Final = frozenset(
     {"messages", "content", "arguments", "raw", "whole", "error", "message", "text", "candidates", "matched"}
 )
-# Where foreign words stand that may quote a credential.
-_FOREIGN: Final = ("error", "message")
 # The last event of a trace: its `data` sums the turn up.
 _LAST: Final = frozenset({"turn.finished", "turn.failed", "turn.cancelled", "request.refused"})
 
@@ -39,7 +37,12 @@ def summary(trace: Recorder) -> Mapping[str, Any]:
 
 def encode_events(events: Sequence[Event], content: Content = "masked", redactor: Redactor | None = None) -> bytes:
     """The events as a JSON list, without secrets; with `content="none"` without anything anybody said."""
-    kept = [_plain(event, redactor) if content == "masked" else _without_content(event) for event in events]
+    kept = [_plain(event) if content == "masked" else _without_content(event) for event in events]
+    encoded = _encoded(kept)
+    return encoded if redactor is None else redactor.clean_json(encoded)
+
+
+def _encoded(kept: list[Event]) -> bytes:
     try:
         return _encoder.encode(kept)
     except (UnicodeEncodeError, RecursionError, TypeError, ValueError):
@@ -103,13 +106,11 @@ def _call_without_arguments(call: Any) -> Any:
     return {"id": call.get("id"), "name": name}
 
 
-def _plain(event: Event, redactor: Redactor | None) -> Event:
+def _plain(event: Event) -> Event:
     """The event with raw JSON read, so that whatever bytes a client sent, the trace is valid JSON."""
     data = event.data
     if event.type == "request.received":
         data = {name: _read(value) if name in {"messages", "fields"} else value for name, value in data.items()}
-    elif redactor is not None and any(name in data for name in _FOREIGN):
-        data = {name: redactor.clean_value(value) if name in _FOREIGN else value for name, value in data.items()}
     return event if data is event.data else Event(event.seq, event.type, event.at, data)
 
 

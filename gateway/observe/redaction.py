@@ -6,6 +6,7 @@ Knows which settings are secret and how they may be written in a URL or a header
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -29,11 +30,19 @@ class Redactor:
         """Take another set of secrets."""
         forms = {form for secret in secrets if len(secret) >= _SHORTEST for form in _forms(secret)}
         ordered = sorted(forms, key=len, reverse=True)
+        self._encoded = [json.dumps(form, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass") for form in ordered]
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def clean(self, text: str) -> str:
         """The text without secrets."""
         return text if self._pattern is None else self._pattern.sub(HIDDEN, text)
+
+    def clean_json(self, encoded: bytes) -> bytes:
+        """The same for a whole JSON text, encoded as UTF-8."""
+        for form in self._encoded:
+            if form in encoded:
+                encoded = encoded.replace(form, HIDDEN.encode())
+        return encoded
 
     def clean_value(self, value: Any) -> Any:
         """The same for texts inside of lists and mappings."""

@@ -57,6 +57,27 @@ class Scan:
     barred: set[int] = field(default_factory=set)
 
 
+def rule_mistakes(route: RouteConfig) -> list[tuple[tuple[str | int, ...], str]]:
+    """What is wrong in a route's rules although its shape is right: each place within the route, and the words for it."""
+    found: list[tuple[tuple[str | int, ...], str]] = [(("when",), text) for text in mistakes(route.when)]
+    for key, words in (("keywords", route.keywords), ("all_of", route.all_of), ("none_of", route.none_of)):
+        found += [((key, index), _blank(word)) for index, word in enumerate(words) if not normalise(word)]
+    for index, expression in enumerate(route.patterns):
+        try:
+            compile_pattern(expression)
+        except PatternInvalid as error:
+            found.append((("patterns", index), _invalid(expression, error)))
+    return found
+
+
+def _blank(keyword: str) -> str:
+    return f"keyword {keyword!r} holds nothing that can be compared"
+
+
+def _invalid(expression: str, error: PatternInvalid) -> str:
+    return f"pattern {expression!r} is not valid RE2: {error}"
+
+
 class RuleTable:
     """The rules of one version."""
 
@@ -90,7 +111,7 @@ class RuleTable:
             try:
                 patterns.append((expression, compile_pattern(expression)))
             except PatternInvalid as error:
-                self.problems.append(Problem(file, 0, f"pattern {expression!r} is not valid RE2: {error}"))
+                self.problems.append(Problem(file, 0, _invalid(expression, error)))
         return Rule(
             rank,
             route.route,
@@ -104,7 +125,7 @@ class RuleTable:
     def _use(self, file: str, keyword: str, rank: int, kind: int, bit: int) -> None:
         word = normalise(keyword)
         if not word:
-            self.problems.append(Problem(file, 0, f"keyword {keyword!r} holds nothing that can be compared"))
+            self.problems.append(Problem(file, 0, _blank(keyword)))
             return
         if word not in self._index:
             self._index[word] = len(self._words)

@@ -26,6 +26,11 @@ class ToolProvider(Protocol):
         """Hooks that came with the tools, by hook name; complete once `list` has answered."""
         ...
 
+    @property
+    def fingerprint(self) -> str:
+        """What decides how tools and hooks behave beyond their specs, as a hash; complete once `list` has answered."""
+        ...
+
     async def open(self) -> None:
         """Start shared resources. Raises `ConfigError` where the provider cannot work."""
         ...

@@ -22,7 +22,7 @@ class Registry:
 
     Attributes:
         specs: every tool by name.
-        digest: hex SHA-256 over all of them; part of the version.
+        digest: hex SHA-256 over all of them and the providers' fingerprints; part of the version.
         hooks: the hooks that came with the tools, by hook name, in the order they run.
         max_result_bytes: most bytes of a result that a model sees.
     """
@@ -35,7 +35,7 @@ class Registry:
         config: ToolsConfig,
     ) -> None:
         self.specs = MappingProxyType(dict(specs))
-        self.digest = _digest(specs.values())
+        self.digest = _digest(specs.values(), [each.fingerprint for each in providers.values()])
         self.hooks: Mapping[str, tuple[Hook, ...]] = MappingProxyType(
             {
                 name: tuple(hook for each in providers.values() for hook in each.hooks.get(name, ()))
@@ -168,6 +168,6 @@ def split_origin(origin: str) -> tuple[str, int]:
     return (file, int(line)) if file and line.isdigit() else (origin, 0)
 
 
-def _digest(specs: Iterable[ToolSpec]) -> str:
-    joined = "\n".join(sorted(f"{spec.name} {spec.spec_hash}" for spec in specs))
+def _digest(specs: Iterable[ToolSpec], fingerprints: Iterable[str]) -> str:
+    joined = "\n".join([*sorted(f"{spec.name} {spec.spec_hash}" for spec in specs), *sorted(fingerprints)])
     return hashlib.sha256(joined.encode()).hexdigest()

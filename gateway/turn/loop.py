@@ -121,7 +121,7 @@ class TurnLoop:
             said.append(notice)
             if sink is not None:
                 await sink.add(notice)
-        reason = "length" if stopped else _reason(done.finish_reason, theirs=bool(theirs))
+        reason = "length" if stopped else _reason(done.finish_reason, turn, theirs=bool(theirs))
         result = await self._result(turn, done, said, theirs, reason, plain=sink is None)
         if sink is not None:
             # With registry tools offered, the end of a round was held back; without, it went out as it came.
@@ -304,6 +304,7 @@ def _later_choice(turn: Turn) -> bytes | None:
     return _AUTO if choice is not None and choice != _NO_TOOLS else choice
 
 
-def _reason(said: str | None, *, theirs: bool) -> str:
+def _reason(said: str | None, turn: Turn, *, theirs: bool) -> str:
+    """The finish reason of the turn. Calls that were ours are not the client's to wait for."""
     reason = finish_reason(said or "stop", has_calls=theirs)
-    return "stop" if reason is None or (reason == "tool_calls" and not theirs) else reason
+    return "stop" if reason is None or (reason == "tool_calls" and turn.offered and not theirs) else reason

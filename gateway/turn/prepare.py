@@ -14,7 +14,7 @@ from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.models import RouteConfig
-from gateway.errors import InvalidRequest
+from gateway.errors import HookFailed, InvalidRequest
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
@@ -74,6 +74,8 @@ async def decide(
         decision = Decision(None, pool.name, "explicit", str(snapshot.version), reason="the request names its model")
     if snapshot.hooks.on_decision:
         decision = await snapshot.hooks.decision(decision, request, principal)
+        if decision.model not in snapshot.pools:
+            raise HookFailed(f"An `on_decision` hook chose the model `{decision.model}`, which does not exist.")
     return decision
 
 

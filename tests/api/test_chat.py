@@ -55,7 +55,10 @@ def events(raw: bytes) -> list[Any]:
 
 
 async def test_plain_answer_carries_the_gateway_s_names_and_headers(tmp_path: Path) -> None:
-    async with ScriptedUpstream(answer("hello", tokens=(3, 4))) as upstream, serving(tmp_path, native_config(upstream.base_url)) as on:
+    async with (
+        ScriptedUpstream(answer("hello", tokens=(3, 4))) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+    ):
         status, headers, body = await on.post(PATH, {**HI, "x_unknown": {"a": 1}})
         assert status == 200
         check_answer(json.dumps(body).encode())
@@ -71,16 +74,21 @@ async def test_plain_answer_carries_the_gateway_s_names_and_headers(tmp_path: Pa
 
 
 async def test_path_without_v1_works_too(tmp_path: Path) -> None:
-    async with ScriptedUpstream(then=answer("x")) as upstream, serving(tmp_path, native_config(upstream.base_url)) as on:
+    async with (
+        ScriptedUpstream(then=answer("x")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+    ):
         assert (await on.post("/chat/completions", HI))[0] == 200
 
 
 @pytest.mark.parametrize("usage", [None, False, True])
 async def test_stream_is_one_answer_with_usage_where_asked_B070(tmp_path: Path, usage: bool | None) -> None:
-    async with ScriptedUpstream(stream(*words("hello big world"), f("stop"), u(3, 4), DONE)) as upstream:
-        async with serving(tmp_path, native_config(upstream.base_url)) as on:
-            body = HI if usage is None else {**HI, "stream_options": {"include_usage": usage}}
-            chunks = events(await on.raw_stream(body))
+    async with (
+        ScriptedUpstream(stream(*words("hello big world"), f("stop"), u(3, 4), DONE)) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+    ):
+        body = HI if usage is None else {**HI, "stream_options": {"include_usage": usage}}
+        chunks = events(await on.raw_stream(body))
     assert len({(each["id"], each["created"], each["model"]) for each in chunks}) == 1
     assert chunks[0]["model"] == "m"
     for each in chunks:
@@ -93,7 +101,13 @@ async def test_stream_is_one_answer_with_usage_where_asked_B070(tmp_path: Path, 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["JSON", "SSE"])
 async def test_tool_rounds_are_one_answer_to_an_sdk_B076(tmp_path: Path, streamed: bool) -> None:
-    first = [d({"role": "assistant", "content": "Checking… "}), tc(0, id="a", name="now", arguments="{}"), f("tool_calls"), u(10, 5), DONE]
+    first = [
+        d({"role": "assistant", "content": "Checking… "}),
+        tc(0, id="a", name="now", arguments="{}"),
+        f("tool_calls"),
+        u(10, 5),
+        DONE,
+    ]
     second = [d({"role": "assistant", "content": "It is 10."}), f("stop"), u(30, 6), DONE]
     whole = [answer("Checking… ", calls=[call("a", "now", "{}")], tokens=(10, 5)), answer("It is 10.", tokens=(30, 6))]
     script = [stream(first), stream(second)] if streamed else whole
@@ -119,26 +133,40 @@ async def test_tool_rounds_are_one_answer_to_an_sdk_B076(tmp_path: Path, streame
             assert json.loads(upstream.requests[1].messages[-1]["content"])["result"] == "10:00"
 
 
+async def told(chunks: Any) -> str:
+    """What an SDK said before it raised; fails where it did not."""
+    text = ""
+    try:
+        async for each in chunks:
+            text += each.choices[0].delta.content or ""
+    except openai.APIError:
+        return text
+    raise AssertionError("no error")
+
+
 async def test_failure_in_mid_stream_reaches_the_sdk_as_an_error_B068(tmp_path: Path) -> None:
     broken = [d({"role": "assistant", "content": "Hel"}), d({"content": "lo"})]
     frame = Frame({"error": {"message": "overloaded", "type": "server_error", "code": None}})
-    async with ScriptedUpstream(stream(*broken, frame), stream(*broken, Reset()), stream(*broken, frame)) as upstream:
-        async with serving(tmp_path, native_config(upstream.base_url)) as on, on.sdk() as sdk:
-            for _ in range(2):
-                text = ""
-                with pytest.raises(openai.APIError):
-                    async for each in await sdk.chat.completions.create(**HI, stream=True):
-                        text += each.choices[0].delta.content or ""
-                assert text == "Hello"
-            raw = await on.raw_stream(HI)
-            chunks = events(raw)
-            assert chunks[-1]["error"]["message"] == "overloaded"
-            assert not any(choice["finish_reason"] for each in chunks[:-1] for choice in each["choices"])
-            assert b"Traceback" not in raw
+    async with (
+        ScriptedUpstream(stream(*broken, frame), stream(*broken, Reset()), stream(*broken, frame)) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+        on.sdk() as sdk,
+    ):
+        for _ in range(2):
+            seen = await sdk.chat.completions.create(**HI, stream=True)
+            assert await told(seen) == "Hello"
+        raw = await on.raw_stream(HI)
+        chunks = events(raw)
+        assert chunks[-1]["error"]["message"] == "overloaded"
+        assert not any(choice["finish_reason"] for each in chunks[:-1] for choice in each["choices"])
+        assert b"Traceback" not in raw
 
 
 async def test_failure_before_content_is_a_plain_http_error(tmp_path: Path) -> None:
-    script = [error(429, "slow down", headers={"retry-after": "17"}), stream(d({"role": "assistant", "content": ""}), Frame({"error": "no"}))]
+    script = [
+        error(429, "slow down", headers={"retry-after": "17"}),
+        stream(d({"role": "assistant", "content": ""}), Frame({"error": "no"})),
+    ]
     async with ScriptedUpstream(*script) as upstream, serving(tmp_path, native_config(upstream.base_url)) as on:
         status, headers, body = await on.post(PATH, {**HI, "stream": True})
         assert (status, headers["retry-after"], body["error"]["code"]) == (429, "17", "rate_limit_exceeded")
@@ -147,20 +175,26 @@ async def test_failure_before_content_is_a_plain_http_error(tmp_path: Path) -> N
         assert (status, body["error"]["message"]) == (502, "no")
 
 
-async def test_defect_in_mid_stream_ends_as_an_error_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ScriptedUpstream(stream(*words("hello"), f("stop"), DONE)) as upstream:
-        async with serving(tmp_path, native_config(upstream.base_url)) as on:
+async def test_defect_in_mid_stream_ends_as_an_error_without_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        ScriptedUpstream(stream(*words("hello"), f("stop"), DONE)) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+    ):
 
-            async def broken(*_: Any, **__: Any) -> None:
-                raise RuntimeError("secret inside")
+        async def broken(*_: Any, **__: Any) -> None:
+            raise RuntimeError("secret inside")
 
-            monkeypatch.setattr(on.gateway.turns._loop, "_result", broken)
-            raw = await on.raw_stream(HI)
-            assert events(raw)[-1]["error"]["code"] == "internal_error"
-            assert b"secret" not in raw
+        monkeypatch.setattr(on.gateway.turns._loop, "_result", broken)
+        raw = await on.raw_stream(HI)
+        assert events(raw)[-1]["error"]["code"] == "internal_error"
+        assert b"secret" not in raw
 
 
-async def test_defect_before_an_answer_is_a_500_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_defect_before_an_answer_is_a_500_without_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(tmp_path, native_config("http://127.0.0.1:9/v1")) as on:
 
         async def broken(*_: Any, **__: Any) -> None:
@@ -188,7 +222,9 @@ async def test_silent_stream_gets_comments_until_its_answer_comes(tmp_path: Path
 
 async def test_second_name_of_a_model_is_shown_and_the_backend_s_never(tmp_path: Path) -> None:
     async with ScriptedUpstream(answer("x"), stream(*words("x"), f("stop"), DONE)) as upstream:
-        config = native_config(upstream.base_url, aliases={"Qwen/Coder-Big": "m"}, backend={"model": "Qwen/Coder-Big-bf16"})
+        config = native_config(
+            upstream.base_url, aliases={"Qwen/Coder-Big": "m"}, backend={"model": "Qwen/Coder-Big-bf16"}
+        )
         async with serving(tmp_path, config) as on:
             body = {**HI, "model": "Qwen/Coder-Big"}
             assert (await on.post(PATH, body))[2]["model"] == "Qwen/Coder-Big"
@@ -220,5 +256,43 @@ async def test_body_has_a_limit_and_must_be_readable(tmp_path: Path) -> None:
         assert (status, refused["code"]) == (415, "unsupported_encoding")
         status, refused = await status_of(on, data=b"{")
         assert (status, refused["type"]) == (400, "invalid_request_error")
-        status, refused = await status_of(on, json={"model": "m", "messages": [{"role": "user", "content": [{"type": "text"}]}]})
+        status, refused = await status_of(
+            on, json={"model": "m", "messages": [{"role": "user", "content": [{"type": "text"}]}]}
+        )
         assert (status, refused["param"]) == (400, "messages[0].content[0].text")
+
+
+async def test_answer_hook_sees_a_streamed_answer_whole_and_changes_it(tmp_path: Path) -> None:
+    hook = """
+from gateway.chat.blocks import Message, Text
+
+async def on_answer(message, principal):
+    return Message("assistant", (Text(message.text.replace("555", "***")), *message.tool_calls))
+
+def register(registry):
+    pass
+"""
+    made = [
+        *words("call 5"),
+        d({"content": "55"}),
+        tc(0, id="a", name="mine", arguments="{}"),
+        f("tool_calls"),
+        u(1, 1),
+        DONE,
+    ]
+    tools = [{"type": "function", "function": {"name": "mine"}}]
+    script = [stream(made), answer("call 555", calls=[call("a", "mine", "{}")])]
+    async with (
+        ScriptedUpstream(then=lambda r: script[not r.json.get("stream")]) as upstream,
+        serving(tmp_path, native_config(upstream.base_url), plugins={"guard": hook}) as on,
+    ):
+        chunks = events(await on.raw_stream({**HI, "tools": tools}))
+        choices = [choice for each in chunks for choice in each["choices"]]
+        assert "".join(choice["delta"].get("content") or "" for choice in choices) == "call ***"
+        assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["tool_calls"]
+        assert sum("role" in choice["delta"] for choice in choices) == 1
+        for each in chunks:
+            check_chunk(json.dumps(each).encode())
+        whole = (await on.post(PATH, {**HI, "tools": tools}))[2]
+        assert whole["choices"][0]["message"]["content"] == "call ***"
+        assert len(whole["choices"][0]["message"]["tool_calls"]) == 1

@@ -34,7 +34,9 @@ def family(cls: type[GatewayError]) -> set[type[GatewayError]]:
 def test_every_error_has_its_own_row() -> None:
     ours = {cls for cls in family(GatewayError) if cls.__module__.startswith("gateway.")}
     assert ours == set(TABLE)
-    named = {value for value in vars(gateway.errors).values() if isinstance(value, type) and issubclass(value, GatewayError)}
+    named = {
+        value for value in vars(gateway.errors).values() if isinstance(value, type) and issubclass(value, GatewayError)
+    }
     assert named == ours
 
 

@@ -83,7 +83,7 @@ async def talk(
 def _result(tool: Tool, arguments: dict[str, Any], *, envelope: bool) -> str:
     try:
         value = tool.run(**arguments)
-    except LookupError as error:
+    except (LookupError, ArithmeticError) as error:
         return json.dumps({"ok": False, "error": str(error.args[0])}, ensure_ascii=False)
     if envelope:
         return json.dumps({"ok": True, "result": value}, ensure_ascii=False)

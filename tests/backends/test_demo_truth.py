@@ -257,6 +257,32 @@ def test_currency_signs_do_not_hide_a_sum() -> None:
     assert "= 1550" in ask("what is $1,200 + $350?", CALCULATOR).answer
 
 
+def test_full_width_comma_does_not_join_two_numbers() -> None:
+    assert "= 300" in ask("计算 100，200 的和", CALCULATOR).answer
+
+
+def test_second_tool_is_not_asked_for_what_the_first_has_told() -> None:
+    orders, parcels = stock(["SO-2031-0042"], random.Random(7))
+    query, track = order_tools(orders, parcels)
+    track = Tool("track_parcel", "Carrier, status and location of a parcel", track.parameters, track.run)
+    assert len(ask("what is the status of order SO-2031-0042?", query, track).calls) == 1
+    assert len(ask("what is the location of order SO-2031-0042?", query, track).calls) == 2
+
+
+def test_id_is_left_to_the_parameter_it_suits_best() -> None:
+    orders, parcels = stock(["SO-2031-0042"], random.Random(8))
+    query, track = order_tools(orders, parcels)
+    track = Tool("track_shipment", "Where a shipment is and when it arrives", {"tracking_no": STRING}, track.run)
+    told = ask("where is my parcel SO-2031-0042 and when does it arrive?", track, query)
+    assert [name for name, _ in told.calls] == ["query_order", "track_shipment"]
+
+
+def test_orders_of_different_shapes_are_both_asked_for() -> None:
+    orders, parcels = stock(["SO-2031-0042", "ORD-991"], random.Random(9))
+    told = ask("status of orders SO-2031-0042 and ORD-991", *order_tools(orders, parcels))
+    assert [arguments["order_id"] for _, arguments in told.calls] == ["SO-2031-0042", "ORD-991"]
+
+
 def test_two_parts_go_to_two_tools_in_one_round() -> None:
     told = ask("What time is it in Tokyo and what is 3 * 7?", *EVERYTHING)
     assert told.rounds == [[("clock", {"timezone": "Asia/Tokyo"}), ("calculator", {"expression": "3*7"})]]
@@ -407,7 +433,7 @@ def test_typed_parameters_get_what_the_question_says(question: str, tool: Tool, 
 def test_tool_that_cancels_is_not_taken_for_one_that_looks() -> None:
     cancel = typed("cancel_order", "Cancel an order", order_id=STRING)
     assert ask("what is the status of order SO-2031-0001?", cancel).calls == []
-    assert ask("cancel order SO-2031-0001", cancel, *order_tools({}, {})).calls == [
+    assert ask("cancel order SO-2031-0001", *order_tools({}, {}), cancel).calls == [
         ("cancel_order", {"order_id": "SO-2031-0001"})
     ]
 

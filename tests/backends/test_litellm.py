@@ -315,12 +315,12 @@ async def test_cut_stream_of_such_a_provider_is_broken_too() -> None:
         await backend.close()
 
 
-async def test_one_backend_s_close_leaves_the_other_s_connections() -> None:
-    async with (
-        anthropic(then=replying(wire.text("ok"))) as (first, _),
-        anthropic(then=replying(wire.text("ok"))) as (second, _),
-    ):
+async def test_one_backend_s_close_leaves_the_other_s_calls_alone() -> None:
+    late = wire.whole(wire.text("ok")).held()
+    async with anthropic(then=replying(wire.text("ok"))) as (first, _), anthropic(then=late) as (second, upstream):
         await first.complete(model_call(QUESTION))
-        await second.complete(model_call(QUESTION))
+        under_way = asyncio.ensure_future(second.complete(model_call(QUESTION)))
+        await upstream.stalled()
         await first.close()
-        assert (await second.complete(model_call(QUESTION))).message.text == "ok"
+        upstream.release()
+        assert (await under_way).message.text == "ok"

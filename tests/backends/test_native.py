@@ -63,7 +63,9 @@ async def native(upstream: ScriptedUpstream | None, **config: Any) -> AsyncItera
 
 
 @asynccontextmanager
-async def scripted(*script: Any, then: Any = None, **config: Any) -> AsyncIterator[tuple[ScriptedUpstream, NativeBackend]]:
+async def scripted(
+    *script: Any, then: Any = None, **config: Any
+) -> AsyncIterator[tuple[ScriptedUpstream, NativeBackend]]:
     async with ScriptedUpstream(*script, then=then) as upstream, native(upstream, **config) as backend:
         yield upstream, backend
 
@@ -82,7 +84,9 @@ class NativeContract(BackendContract):
     async def texting(self) -> AsyncIterator[Backend]:
         def script(request: UpstreamRequest) -> Reply:
             refused = strict_history(request)
-            return refused or (stream(PLAIN) if request.json.get("stream") else answer("hello big world", tokens=(3, 4)))
+            return refused or (
+                stream(PLAIN) if request.json.get("stream") else answer("hello big world", tokens=(3, 4))
+            )
 
         async with scripted(then=script, dialect=self.dialect) as (_, backend):
             yield backend
@@ -122,7 +126,12 @@ class TestExactNativeMeetsTheContract(NativeContract):
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[Backend]:
         arguments = '{"expression":"12 + 30"}'
-        message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call("a", "calculator", arguments)]}
+        message = {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "tool_calls": [call("a", "calculator", arguments)],
+        }
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
         made = [tc(0, id="a", name="calculator", arguments=arguments[:5]), tc(0, arguments=arguments[5:])]
         streamed = stream(d({"role": "assistant", "content": None}), *made, f("tool_calls"), u(1, 1), DONE)
@@ -144,13 +153,24 @@ del NativeContract, BackendContract  # collected through their children alone
 
 
 async def test_request_is_the_client_s_with_the_backend_s_model_and_settings() -> None:
-    settings = {"params": {"top_k": 5, "temperature": 9}, "drop_params": ["seed"], "api_key": "sk-key", "headers": {"X-Team": "a"}}
+    settings = {
+        "params": {"top_k": 5, "temperature": 9},
+        "drop_params": ["seed"],
+        "api_key": "sk-key",
+        "headers": {"X-Team": "a"},
+    }
     async with scripted(answer("x"), stream(PLAIN), **settings) as (upstream, backend):
         asked = model_call("hi", temperature=0.5, seed=1, vendor={"a": [1]})
         await backend.complete(asked)
         await read_stream(backend, asked)
         whole, streamed = upstream.requests
-        common = {"model": "up", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5, "vendor": {"a": [1]}, "top_k": 5}
+        common = {
+            "model": "up",
+            "messages": [{"role": "user", "content": "hi"}],
+            "temperature": 0.5,
+            "vendor": {"a": [1]},
+            "top_k": 5,
+        }
         assert whole.json == common
         assert streamed.json == {**common, "stream": True, "stream_options": {"include_usage": True}}
         for request in (whole, streamed):
@@ -182,7 +202,10 @@ async def test_tool_history_is_what_strict_servers_take_B045(dialect: str) -> No
         Message("assistant", (ToolCall("a", "f", "{}"),)),
         Message("tool", (ToolResult("a", "r"),)),
     ]
-    async with scripted(then=lambda request: strict_history(request) or answer("ok"), dialect=dialect) as (upstream, backend):
+    async with scripted(then=lambda request: strict_history(request) or answer("ok"), dialect=dialect) as (
+        upstream,
+        backend,
+    ):
         assert (await backend.complete(model_call(*history))).message.text == "ok"
         sent = upstream.requests[0].messages[1]
         assert "content" in sent
@@ -243,10 +266,25 @@ async def test_server_that_cannot_be_asked_for_usage_is_asked_without_and_not_ag
     "ending",
     [
         [chunk(choices=[{"index": 0, "delta": {"content": "42"}, "finish_reason": "stop"}]), u(5, 1), DONE],
-        [d({"content": "42"}), chunk(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}], usage={"prompt_tokens": 5, "completion_tokens": 1}), DONE],
+        [
+            d({"content": "42"}),
+            chunk(
+                choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}],
+                usage={"prompt_tokens": 5, "completion_tokens": 1},
+            ),
+            DONE,
+        ],
         [d({"content": "42"}), f("stop"), u(5, 1), b"data: [DONE]"],
         [d({"content": "42"}), f("stop"), u(5, 1)],
-        [d({"content": "42"}), b": PROCESSING\n\n", b"event: ping\ndata: {}\n\n", b"id: 7\nretry: 1000\n\n", f("stop"), u(5, 1), DONE],
+        [
+            d({"content": "42"}),
+            b": PROCESSING\n\n",
+            b"event: ping\ndata: {}\n\n",
+            b"id: 7\nretry: 1000\n\n",
+            f("stop"),
+            u(5, 1),
+            DONE,
+        ],
     ],
     ids=["finish with text", "usage with finish", "no blank line", "no end mark", "comments and pings"],
 )
@@ -285,8 +323,26 @@ async def test_characters_cut_at_any_byte_or_in_half_stay_whole_B074(dialect: st
 
 
 async def test_preamble_without_choices_and_nulls_are_read_B069() -> None:
-    preamble = Frame({"id": "", "object": "chat.completion.chunk", "created": 0, "model": "", "choices": [], "prompt_filter_results": []})
-    frames = [preamble, d({"role": "assistant"}), d({"content": None}), d({"content": "Hi"}), Frame({"choices": None}), f("stop"), u(3, 1), DONE]
+    preamble = Frame(
+        {
+            "id": "",
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": "",
+            "choices": [],
+            "prompt_filter_results": [],
+        }
+    )
+    frames = [
+        preamble,
+        d({"role": "assistant"}),
+        d({"content": None}),
+        d({"content": "Hi"}),
+        Frame({"choices": None}),
+        f("stop"),
+        u(3, 1),
+        DONE,
+    ]
     async with scripted(stream(frames), stream(frames), dialect="compatible") as (_, backend):
         streamed = await read_stream(backend, model_call("hi"))
     assert (streamed.text, streamed.finish_reasons, len(streamed.usages)) == ("Hi", ["stop"], 1)
@@ -311,17 +367,24 @@ BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["JSON", "SSE"])
     ("status", "headers", "seconds"),
     [(429, {"Retry-After": "17"}, 17), (429, {"retry-after-ms": "1700"}, 1.7), (503, {"Retry-After": "2"}, 2)],
 )
-async def test_upstream_s_wait_is_kept_B009(streamed: bool, status: int, headers: dict[str, str], seconds: float) -> None:
-    reply = error(status, "slow down", code="rate_limit_exceeded", headers={**headers, "set-cookie": "a=b", "server": "x"})
+async def test_upstream_s_wait_is_kept_B009(
+    streamed: bool, status: int, headers: dict[str, str], seconds: float
+) -> None:
+    reply = error(
+        status, "slow down", code="rate_limit_exceeded", headers={**headers, "set-cookie": "a=b", "server": "x"}
+    )
     async with scripted(reply) as (_, backend):
         caught = await failure(backend, streamed=streamed)
     assert isinstance(caught, UpstreamUnavailable)
-    assert (caught.status, caught.code, caught.retry_after_s) == (status, "rate_limit_exceeded", pytest.approx(seconds))
+    assert (caught.status, caught.code) == (status, "rate_limit_exceeded")
+    assert caught.retry_after_s == pytest.approx(seconds)
 
 
 @BOTH
 async def test_no_secret_and_no_address_is_in_any_error_B013(streamed: bool) -> None:
-    async with ScriptedUpstream(then=lambda request: error(400, f"bad request {request.path} {request.headers}")) as upstream:
+    async with ScriptedUpstream(
+        then=lambda request: error(400, f"bad request {request.path} {request.headers}")
+    ) as upstream:
         base = f"{upstream.base_url}?key=TEST-SECRET-123"
         settings = {"base_url": base, "headers": {"x-api-key": "TEST-SECRET-456"}, "api_key": "TEST-SECRET-789"}
         async with native(upstream, **settings) as backend:
@@ -378,12 +441,14 @@ async def test_error_frame_is_raised_behind_what_came_before_it_B068(dialect: st
     together = stream(b"".join(Framing().event(frame) for frame in frames))
     async with scripted(stream(frames), together, dialect=dialect) as (_, backend):
         for _ in range(2):
-            text = ""
-            with pytest.raises(UpstreamBroken, match="overloaded"):
+            text, caught = "", None
+            try:
                 async with aclosing(backend.stream(model_call("hi"))) as batches:
                     async for batch in batches:
                         text += "".join(str(c.delta.content or "") for each in batch for c in each.choices if c.delta)
-            assert text == "Hello"
+            except UpstreamBroken as error:
+                caught = error.message
+            assert (text, caught) == ("Hello", "overloaded")
 
 
 @DIALECTS
@@ -429,7 +494,9 @@ async def test_whole_answer_has_a_bound() -> None:
         assert isinstance(await failure(backend, streamed=False), UpstreamTimeout)
         await upstream.aborted()
     async with scripted(answer("x").held()) as (upstream, backend):
-        assert isinstance(await failure(backend, streamed=False, call=model_call("hi", timeout_s=0.05)), UpstreamTimeout)
+        assert isinstance(
+            await failure(backend, streamed=False, call=model_call("hi", timeout_s=0.05)), UpstreamTimeout
+        )
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["no header", "no first byte"])

@@ -116,7 +116,8 @@ async def test_request_is_the_whole_request(tmp_path: Path) -> None:
 
 async def test_module_is_loaded_once_and_closed(tmp_path: Path) -> None:
     source = (
-        "from pathlib import Path\n"
+        "import time\nfrom pathlib import Path\n"
+        "time.sleep(0.05)\n"  # whoever else would load it has the time to
         "LOG = Path(__file__).with_suffix('.log')\n"
         "LOG.open('a').write('loaded ') and None\n"
         "async def chat(request):\n    return 'ok'\n"

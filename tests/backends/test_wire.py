@@ -83,7 +83,13 @@ def test_status_says_what_it_means_and_whether_a_retry_helps(status: int, kind: 
 def test_upstream_s_words_and_fields_are_kept() -> None:
     error = failed(400, openai("invalid temperature", type="t", param="temperature", code="c"))
     assert isinstance(error, UpstreamRefused)
-    assert (error.message, error.status, error.kind, error.param, error.code) == ("invalid temperature", 400, "t", "temperature", "c")
+    assert (error.message, error.status, error.kind, error.param, error.code) == (
+        "invalid temperature",
+        400,
+        "t",
+        "temperature",
+        "c",
+    )
     assert failed(429, openai("slow down"), retry_after="17").retry_after_s == 17
 
 

@@ -53,9 +53,15 @@ FAULTS: dict[str, tuple[bytes, str | None]] = {
     "no content": (said({"role": "user"}), "messages[0].content"),
     "null content of a user": (said({"role": "user", "content": None}), "messages[0].content"),
     "content is a number": (said(USER, {"role": "user", "content": 5}), "messages[1].content"),
-    "part is a number": (said(USER, {"role": "user", "content": [{"type": "text", "text": "a"}, 5]}), "messages[1].content[1]"),
+    "part is a number": (
+        said(USER, {"role": "user", "content": [{"type": "text", "text": "a"}, 5]}),
+        "messages[1].content[1]",
+    ),
     "part without type": (said({"role": "user", "content": [{"text": "x"}]}), "messages[0].content[0].type"),
-    "text part without text": (said(USER, {"role": "user", "content": [{"type": "text"}]}), "messages[1].content[0].text"),
+    "text part without text": (
+        said(USER, {"role": "user", "content": [{"type": "text"}]}),
+        "messages[1].content[0].text",
+    ),
     "image without url": (
         said({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}),
         "messages[0].content[0].image_url",
@@ -65,7 +71,9 @@ FAULTS: dict[str, tuple[bytes, str | None]] = {
         "messages[0].content[0].input_audio",
     ),
     "call without id": (
-        said(USER, {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": ""}}]}),
+        said(
+            USER, {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": ""}}]}
+        ),
         "messages[1].tool_calls[0]",
     ),
     "call without function": (
@@ -232,7 +240,7 @@ def test_message_with_calls_alone_says_null_and_any_other_says_text_B045() -> No
         b'"function":{"name":"f","arguments":"{}"}}]}'
     )
     for role in ("assistant", "user"):
-        assert json.loads(encode_message(Message(role, ())))["content"] == ""  # type: ignore[arg-type]
+        assert json.loads(encode_message(Message(role, ())))["content"] == ""
 
 
 def test_history_built_by_the_gateway_is_what_the_strictest_server_takes() -> None:

@@ -28,7 +28,9 @@ def fed(*fragments: dict[str, Any]) -> tuple[tuple[ToolCall, ...], list[CallPiec
 
 def part(index: int | None = None, arguments: Any = None, **more: Any) -> dict[str, Any]:
     """A fragment; `id` and `name` by name, absent ones left out."""
-    function = {key: value for key, value in (("name", more.get("name")), ("arguments", arguments)) if value is not None}
+    function = {
+        key: value for key, value in (("name", more.get("name")), ("arguments", arguments)) if value is not None
+    }
     found: dict[str, Any] = {"function": function}
     if index is not None:
         found["index"] = index
@@ -122,10 +124,14 @@ def test_message_holds_everything_that_was_said() -> None:
     assembly.add(Delta(role="assistant", reasoning_content="h"), None)
     assembly.add(Delta(reasoning="m"), None)
     assembly.add(Delta(content=["a", {"type": "text", "text": "b"}]), "")
-    assembly.add(Delta(content="c", refusal="no", tool_calls=[ToolCallDelta(0, "x", None, FunctionDelta("f", "{}"))]), None)
+    assembly.add(
+        Delta(content="c", refusal="no", tool_calls=[ToolCallDelta(0, "x", None, FunctionDelta("f", "{}"))]), None
+    )
     assembly.add(Delta(), "stop")
     assembly.add(Delta(), "length")
-    assert assembly.message() == Message("assistant", (Reasoning("hm"), Text("abc"), Refusal("no"), ToolCall("x", "f", "{}")))
+    assert assembly.message() == Message(
+        "assistant", (Reasoning("hm"), Text("abc"), Refusal("no"), ToolCall("x", "f", "{}"))
+    )
     assert assembly.finish_reason == "stop"
 
 

@@ -141,7 +141,9 @@ def test_answer_keeps_reasoning_refusal_and_every_choice() -> None:
 
 
 @pytest.mark.parametrize("read", [read_answer, normalise_answer])
-@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"choices":[]}', b'{"choices":null}', b'{"choices":[{}]}', b"<html>", b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"{}", b"[]", b'{"choices":[]}', b'{"choices":null}', b'{"choices":[{}]}', b"<html>", b"\xff"]
+)
 def test_what_is_no_chat_completion_is_refused(read: Any, body: bytes) -> None:
     with pytest.raises((NotAnAnswer, msgspec.DecodeError)):
         read(body, counting())
@@ -161,7 +163,13 @@ def test_exact_answer_is_read_and_its_body_left_alone() -> None:
 def test_stream_with_preamble_nulls_and_usage_tail_B069() -> None:
     preamble = Frame({"id": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": []})
     chunks, choices = streamed(
-        preamble, d({"role": "assistant"}), d({"content": None}), d({"content": "Hi"}), Frame({"choices": None}), f("stop"), u(3, 1)
+        preamble,
+        d({"role": "assistant"}),
+        d({"content": None}),
+        d({"content": "Hi"}),
+        Frame({"choices": None}),
+        f("stop"),
+        u(3, 1),
     )
     assert text_of(choices) == "Hi"
     assert choices[0]["delta"] == {"role": "assistant", "content": ""}
@@ -173,7 +181,10 @@ def test_stream_with_preamble_nulls_and_usage_tail_B069() -> None:
     "frames",
     [
         [chunk(choices=[{"index": 0, "delta": {"content": "42"}, "finish_reason": "stop"}]), u(5, 1)],
-        [d({"content": "42"}), chunk(choices=[{"delta": {}, "finish_reason": "stop"}], usage={"prompt_tokens": 5, "completion_tokens": 1})],
+        [
+            d({"content": "42"}),
+            chunk(choices=[{"delta": {}, "finish_reason": "stop"}], usage={"prompt_tokens": 5, "completion_tokens": 1}),
+        ],
         [d({"content": "42"}), f("stop"), f("stop"), u(5, 1)],
         [d({"role": "assistant", "content": "4"}), d({"role": "assistant", "content": "2"}), f("stop"), u(5, 1)],
     ],
@@ -204,7 +215,10 @@ def test_streamed_calls_get_indexes_ids_and_text_arguments_B018_B020_B021() -> N
     _, choices = streamed(d({"tool_calls": [add]}), d({"tool_calls": [{"id": "b", **add}]}), f("stop"))
     assert calls_of(choices) == [("made_0", "add", '{"x":1}'), ("b", "add", '{"x":1}')]
     _, choices = streamed(
-        tc(3, id="a", name="s", arguments='{"q":'), tc(3, id="a", name="s", arguments='"x"}'), tc(3, id="", name=""), f("stop")
+        tc(3, id="a", name="s", arguments='{"q":'),
+        tc(3, id="a", name="s", arguments='"x"}'),
+        tc(3, id="", name=""),
+        f("stop"),
     )
     assert calls_of(choices) == [("a", "s", '{"q":"x"}')]
     assert "content" not in choices[0]["delta"]

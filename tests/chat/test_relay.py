@@ -50,7 +50,11 @@ def test_chunks_pass_as_they_came_but_for_the_three_values() -> None:
     assert named(bodies) == [HEAD, HEAD]
     assert [body["choices"][0]["delta"]["content"] for body in bodies] == ["a", "b"]
     raw = came({"content": "é\\u00e9"}).data
-    expected = raw.replace(b"chatcmpl-up", b"chatcmpl-gateway").replace(b"up/stream", b"asked").replace(b":17,", b":1750000000,")
+    expected = (
+        raw.replace(b"chatcmpl-up", b"chatcmpl-gateway")
+        .replace(b"up/stream", b"asked")
+        .replace(b":17,", b":1750000000,")
+    )
     assert writer().frames([decode_chunk(raw)]) == b"data: " + expected + b"\n\n"
 
 
@@ -63,7 +67,11 @@ def test_content_that_looks_like_the_values_is_untouched() -> None:
 
 
 def test_nested_value_that_equals_the_chunk_s_is_untouched() -> None:
-    call = {"tool_calls": [{"index": 0, "id": "chatcmpl-up", "type": "function", "function": {"name": "f", "arguments": ""}}]}
+    call = {
+        "tool_calls": [
+            {"index": 0, "id": "chatcmpl-up", "type": "function", "function": {"name": "f", "arguments": ""}}
+        ]
+    }
     bodies = sent(came({"content": "x"}), came(call), came({"content": "y"}))
     assert bodies[1]["choices"][0]["delta"] == call
     assert named(bodies) == [HEAD] * 3
@@ -106,7 +114,9 @@ def _upstream_chunk(head: tuple[Any, Any, Any], text: str, spaced: bool, missing
     values = {"id": head[0], "created": head[1], "model": head[2]}
     body = {name: value for name, value in values.items() if name not in missing}
     body["choices"] = [{"index": 0, "delta": {"content": text}, "finish_reason": None}]
-    return decode_chunk(json.dumps(body, ensure_ascii=spaced, separators=(", ", ": ") if spaced else (",", ":")).encode())
+    return decode_chunk(
+        json.dumps(body, ensure_ascii=spaced, separators=(", ", ": ") if spaced else (",", ":")).encode()
+    )
 
 
 upstream_chunks = st.builds(

@@ -26,7 +26,10 @@ HI = {"role": "user", "content": "hi"}
 
 SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "text as a part": (HI, {"role": "user", "content": [{"type": "text", "text": "hi"}]}),
-    "text in two parts": (HI, {"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}),
+    "text in two parts": (
+        HI,
+        {"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]},
+    ),
     "unknown fields": (HI, {**HI, "x": 1}),
     "system and developer": ({"role": "system", "content": "s"}, {"role": "developer", "content": "s"}),
     "null and empty content": (calling("{}"), calling("{}", content="")),
@@ -35,7 +38,10 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"role": "assistant", "content": "x"},
         {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "tool_calls": None, "audio": None},
     ),
-    "reasoning": ({"role": "assistant", "content": "x"}, {"role": "assistant", "content": "x", "reasoning_content": "r"}),
+    "reasoning": (
+        {"role": "assistant", "content": "x"},
+        {"role": "assistant", "content": "x", "reasoning_content": "r"},
+    ),
     "refusal": ({"role": "assistant", "content": None}, {"role": "assistant", "content": None, "refusal": "no"}),
 }
 
@@ -56,7 +62,9 @@ DIFFERENT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME.keys())
-def test_what_a_client_may_change_on_the_way_back_makes_no_difference(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_what_a_client_may_change_on_the_way_back_makes_no_difference(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
     assert name_of(HI, one) == name_of(HI, other)
 
 

@@ -10,6 +10,8 @@ from pydantic import BaseModel, SecretStr
 
 from tests.e2e.program import Program
 
+# LangChain keeps one HTTP client for all its objects, and with it the event loop it was first used in.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 QUESTION = "what is 12.5% of 18,640?"
 
 
@@ -28,7 +30,9 @@ def get_weather(city: str) -> str:
 
 @pytest.fixture
 def chat(shipped: Program) -> ChatOpenAI:
-    return ChatOpenAI(base_url=f"{shipped.url}/v1", api_key=SecretStr("any"), model="auto", max_retries=0)
+    return ChatOpenAI(
+        openai_api_base=f"{shipped.url}/v1", openai_api_key=SecretStr("any"), model_name="auto", max_retries=0
+    )
 
 
 async def test_invoke_answers_with_usage(chat: ChatOpenAI) -> None:

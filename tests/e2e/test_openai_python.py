@@ -194,16 +194,18 @@ async def test_unknown_model_is_not_found(client: openai.AsyncOpenAI) -> None:
 
 async def test_wrong_key_is_an_authentication_error(tmp_path: Path) -> None:
     keys = {"static": {"app": {"key": "gw-app-1"}}}
-    async with ScriptedUpstream(answer("hello")) as upstream:
-        async with serving(tmp_path, native_config(upstream.base_url, keys=keys)) as gateway:
-            async with gateway.sdk("gw-wrong") as client:
-                with pytest.raises(openai.AuthenticationError) as caught:
-                    await client.chat.completions.create(model="m", messages=says("x"))
-            assert caught.value.code == "invalid_api_key"
-            assert "gw-wrong" not in caught.value.message
-            async with gateway.sdk("gw-app-1") as client:
-                got = await client.chat.completions.create(model="m", messages=says("x"))
-            assert got.choices[0].message.content == "hello"
+    async with (
+        ScriptedUpstream(answer("hello")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, keys=keys)) as gateway,
+    ):
+        async with gateway.sdk("gw-wrong") as client:
+            with pytest.raises(openai.AuthenticationError) as caught:
+                await client.chat.completions.create(model="m", messages=says("x"))
+        assert caught.value.code == "invalid_api_key"
+        assert "gw-wrong" not in caught.value.message
+        async with gateway.sdk("gw-app-1") as client:
+            got = await client.chat.completions.create(model="m", messages=says("x"))
+        assert got.choices[0].message.content == "hello"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -243,10 +245,13 @@ async def test_failure_of_the_upstream_is_the_sdk_s_own_class(
 async def test_credentials_the_upstream_refuses_are_not_the_client_s(tmp_path: Path) -> None:
     refusal = error(401, "Incorrect API key sk-upstream-1 provided", code="invalid_api_key")
     config = {"backend": {"api_key": "sk-upstream-1"}}
-    async with ScriptedUpstream(refusal) as upstream:
-        async with serving(tmp_path, native_config(upstream.base_url, **config)) as gateway, gateway.sdk() as client:
-            with pytest.raises(openai.APIStatusError) as caught:
-                await client.chat.completions.create(model="m", messages=says("x"))
+    async with (
+        ScriptedUpstream(refusal) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **config)) as gateway,
+        gateway.sdk() as client,
+    ):
+        with pytest.raises(openai.APIStatusError) as caught:
+            await client.chat.completions.create(model="m", messages=says("x"))
     # A client that is told 401 throws its own key away, which is right.
     assert not isinstance(caught.value, openai.AuthenticationError)
     assert "sk-upstream-1" not in str(caught.value)
@@ -254,11 +259,13 @@ async def test_credentials_the_upstream_refuses_are_not_the_client_s(tmp_path: P
 
 async def test_sdk_repeats_by_itself_what_a_retry_can_help(tmp_path: Path) -> None:
     limit = error(429, "slow down", headers={"retry-after-ms": "10"})
-    async with ScriptedUpstream(limit, answer("now")) as upstream:
-        async with serving(tmp_path, native_config(upstream.base_url)) as gateway:
-            async with gateway.sdk(max_retries=2) as client:
-                got = await client.chat.completions.create(model="m", messages=says("x"))
-            assert got.choices[0].message.content == "now"
+    async with (
+        ScriptedUpstream(limit, answer("now")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as gateway,
+    ):
+        async with gateway.sdk(max_retries=2) as client:
+            got = await client.chat.completions.create(model="m", messages=says("x"))
+        assert got.choices[0].message.content == "now"
 
 
 @pytest.mark.parametrize("dialect", ["openai", "compatible"])
@@ -307,9 +314,12 @@ async def test_parts_and_roles_reach_the_upstream_as_they_were_sent(tmp_path: Pa
         {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "one"}]},
         {"role": "user", "content": "查 订单"},
     ]
-    async with ScriptedUpstream(answer("ok")) as upstream:
-        async with serving(tmp_path, native_config(upstream.base_url)) as gateway, gateway.sdk() as client:
-            await client.chat.completions.create(model="m", messages=messages)
+    async with (
+        ScriptedUpstream(answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as gateway,
+        gateway.sdk() as client,
+    ):
+        await client.chat.completions.create(model="m", messages=messages)
     assert upstream.requests[0].messages == messages
 
 
@@ -384,10 +394,13 @@ async def test_refusals_logprobs_and_reasoning_survive_the_helper(tmp_path: Path
     )
     async with ScriptedUpstream(then=reply) as upstream:
         config = native_config(upstream.base_url, backend={"dialect": "openai"})
-        async with serving(tmp_path, config) as gateway, gateway.sdk() as client:
-            async with client.chat.completions.stream(model="m", messages=says("x"), logprobs=True) as events:
-                kinds = {event.type async for event in events}
-                final = await events.get_final_completion()
+        async with (
+            serving(tmp_path, config) as gateway,
+            gateway.sdk() as client,
+            client.chat.completions.stream(model="m", messages=says("x"), logprobs=True) as events,
+        ):
+            kinds = {event.type async for event in events}
+            final = await events.get_final_completion()
     assert final.choices[0].message.refusal == "I will not."
     assert final.choices[0].message.content == "no"
     assert final.choices[0].logprobs is not None
@@ -425,16 +438,19 @@ async def test_fifty_streams_at_once_each_get_their_own_answer(tmp_path: Path) -
         text = request.messages[-1]["content"]
         return stream(words(f"you said {text}"), f("stop"), u(1, 1), DONE).cut(7, 1, 40)
 
-    async with ScriptedUpstream(then=echo) as upstream, serving(tmp_path, native_config(upstream.base_url)) as gateway:
-        async with gateway.sdk() as client:
+    async with (
+        ScriptedUpstream(then=echo) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as gateway,
+        gateway.sdk() as client,
+    ):
 
-            async def one(number: int) -> tuple[str, str]:
-                got = await client.chat.completions.create(model="m", messages=says(f"number {number}"), stream=True)
-                chunks = [piece async for piece in got]
-                assert len({piece.id for piece in chunks}) == 1
-                return chunks[0].id, "".join(piece.choices[0].delta.content or "" for piece in chunks)
+        async def one(number: int) -> tuple[str, str]:
+            got = await client.chat.completions.create(model="m", messages=says(f"number {number}"), stream=True)
+            chunks = [piece async for piece in got]
+            assert len({piece.id for piece in chunks}) == 1
+            return chunks[0].id, "".join(piece.choices[0].delta.content or "" for piece in chunks)
 
-            async with asyncio.timeout(30):
-                answers = await asyncio.gather(*(one(number) for number in range(50)))
+        async with asyncio.timeout(30):
+            answers = await asyncio.gather(*(one(number) for number in range(50)))
     assert [text for _, text in answers] == [f"you said number {number}" for number in range(50)]
     assert len({id_ for id_, _ in answers}) == 50

@@ -60,6 +60,10 @@ class RecordingProvider:
         return self._name
 
     @property
+    def fingerprint(self) -> str:
+        return "recording"
+
+    @property
     def hooks(self) -> Mapping[str, Sequence[Hook]]:
         return self._hooks
 

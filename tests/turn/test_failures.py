@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -104,13 +105,14 @@ async def test_deadline_ends_a_turn_whose_tool_hangs(streamed: bool) -> None:
 
 @BOTH
 async def test_cancelling_a_turn_cancels_the_upstream_call_and_reading_tools(streamed: bool) -> None:
-    for script, needs in (([lambda: _forever(stopped)], False), (NOW, True)):
+    for in_tool in (False, True):
         stopped = asyncio.Event()
-        provider = RecordingProvider([spec("now")], {"now": lambda *_: _forever(stopped)})
-        async with stage(ScriptedBackend(script), provider) as on:
+        hang = functools.partial(_forever, stopped)
+        provider = RecordingProvider([spec("now")], {"now": hang})
+        async with stage(ScriptedBackend(NOW if in_tool else [hang]), provider) as on:
             task = asyncio.create_task(on.run(streamed=streamed))
             async with asyncio.timeout(5):
-                while not (on.events("tool.started") if needs else on.backend.calls):
+                while not (on.events("tool.started") if in_tool else on.backend.calls):
                     await asyncio.sleep(0)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -140,7 +142,7 @@ async def test_writing_tool_that_has_started_outlives_its_turn() -> None:
             await finished.wait()
 
 
-async def _forever(stopped: asyncio.Event) -> None:
+async def _forever(stopped: asyncio.Event, *_: Any) -> None:
     try:
         await asyncio.Event().wait()
     finally:

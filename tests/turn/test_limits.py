@@ -23,7 +23,9 @@ def test_rounds_are_limited() -> None:
 
 
 def test_same_call_with_the_same_result_three_times_is_enough() -> None:
-    first, second, third = ended([well(arguments='{"a":1,"b":2}')], [well(arguments='{"b": 2, "a":1}')], [well(arguments='{"a":1,"b":2}')])
+    first, second, third = ended(
+        [well(arguments='{"a":1,"b":2}')], [well(arguments='{"b": 2, "a":1}')], [well(arguments='{"a":1,"b":2}')]
+    )
     assert (first, second) == (None, None)
     assert third == "`f` was called 3 times with the same arguments and the same result"
 

@@ -23,8 +23,10 @@ def text(said: str, *, tokens: tuple[int, int] = (1, 1), finish: str = "stop") -
     return [d({"role": "assistant", "content": said}), f(finish), u(*tokens)]
 
 
-def calling(*calls: tuple[str, str], said: str = "", finish: str = "tool_calls", tokens: tuple[int, int] = (1, 1)) -> list[Frame]:
-    """A round that asks for these calls; their ids are `c0`, `c1`, …"""
+def calling(
+    *calls: tuple[str, str], said: str = "", finish: str = "tool_calls", tokens: tuple[int, int] = (1, 1)
+) -> list[Frame]:
+    """A round that asks for these calls; their ids are `c0`, `c1` and so on."""
     made = [tc(index, id=f"c{index}", name=name, arguments=arguments) for index, (name, arguments) in enumerate(calls)]
     return [d({"role": "assistant", "content": said}), *made, f(finish), u(*tokens)]
 
@@ -62,10 +64,16 @@ async def test_tool_is_run_and_its_result_sent_before_the_answer(streamed: bool)
 
 @BOTH
 async def test_usage_of_all_rounds_is_summed_B076_B078(streamed: bool) -> None:
-    backend = ScriptedBackend(calling(("now", "{}"), tokens=(100, 10)), calling(("now", "{}"), tokens=(200, 20)), text("x", tokens=(300, 30)))
+    backend = ScriptedBackend(
+        calling(("now", "{}"), tokens=(100, 10)), calling(("now", "{}"), tokens=(200, 20)), text("x", tokens=(300, 30))
+    )
     async with stage(backend, tools("now")) as on:
         seen = await on.answer(streamed=streamed)
-        assert (seen.usage["prompt_tokens"], seen.usage["completion_tokens"], seen.usage["total_tokens"]) == (600, 60, 660)
+        assert (seen.usage["prompt_tokens"], seen.usage["completion_tokens"], seen.usage["total_tokens"]) == (
+            600,
+            60,
+            660,
+        )
         assert [event["prompt_tokens"] for event in on.events("round.answered")] == [100, 200, 300]
 
 
@@ -143,7 +151,8 @@ async def test_choice_that_names_a_client_tool_is_forwarded_B025(streamed: bool)
 
 @BOTH
 async def test_nothing_about_tools_is_sent_where_there_are_none_B017(streamed: bool) -> None:
-    for more in ({}, {"tools": []}):
+    nothing: list[dict[str, Any]] = [{}, {"tools": []}]
+    for more in nothing:
         backend = ScriptedBackend(text("x"))
         async with stage(backend) as on:
             await on.answer(streamed=streamed, parallel_tool_calls=False, tool_choice="auto", **more)
@@ -221,7 +230,9 @@ async def test_calls_count_whatever_finish_reason_came_with_them_B024(streamed: 
 
 @BOTH
 async def test_unknown_tool_gets_a_result_and_the_turn_goes_on_B034(streamed: bool) -> None:
-    backend = ScriptedBackend(calling(("fleet_list_hosts", "{}")), calling(("fleet_get_hosts", "{}")), text("two hosts"))
+    backend = ScriptedBackend(
+        calling(("fleet_list_hosts", "{}")), calling(("fleet_get_hosts", "{}")), text("two hosts")
+    )
     async with stage(backend, tools("fleet_get_hosts", fleet_get_hosts=2)) as on:
         assert (await on.answer(streamed=streamed)).text == "two hosts"
         result = sent(backend.calls[1])[2]
@@ -304,7 +315,7 @@ async def test_answer_is_journalled_before_its_writing_call_starts(streamed: boo
 
     async def write(arguments: Any, context: Any) -> str:
         order.append("write")
-        return context.idempotency_key
+        return str(context.idempotency_key)
 
     provider = RecordingProvider([spec("look"), spec("write", writes=True)], {"write": write})
     backend = ScriptedBackend(calling(("look", "{}")), calling(("look", "{}"), ("write", "{}")), text("done"))
@@ -314,7 +325,9 @@ async def test_answer_is_journalled_before_its_writing_call_starts(streamed: boo
         trace_id, owner, number, message = on.journal.answers[0]
         assert (trace_id, owner, number) == (on.record.trace_id, "key", 2)
         assert [call.name for call in message.tool_calls] == ["look", "write"]
-        assert on.kinds().index("journal.written") < max(i for i, kind in enumerate(on.kinds()) if kind == "tool.started")
+        assert on.kinds().index("journal.written") < max(
+            i for i, kind in enumerate(on.kinds()) if kind == "tool.started"
+        )
         result = json.loads(sent(backend.calls[2])[-1]["content"])
         assert result["result"] == f"{on.record.trace_id}.2.1"
 

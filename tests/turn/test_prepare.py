@@ -13,7 +13,9 @@ from tests.turn.stage import stage
 
 
 def provider() -> RecordingProvider:
-    return RecordingProvider([spec("look"), spec("write", writes=True), spec("secret", allowed_roles=frozenset({"admin"}))])
+    return RecordingProvider(
+        [spec("look"), spec("write", writes=True), spec("secret", allowed_roles=frozenset({"admin"}))]
+    )
 
 
 def names(wire: bytes | None) -> list[str]:
@@ -98,7 +100,12 @@ async def test_router_sees_text_and_facts() -> None:
         image = {"type": "image_url", "image_url": {"url": "data:"}}
         await on.prepare(
             Wishes(tags=frozenset({"eu"})),
-            messages=[{"role": "user", "content": [{"type": "text", "text": "translate to"}, image, {"type": "text", "text": "French"}]}],
+            messages=[
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "translate to"}, image, {"type": "text", "text": "French"}],
+                }
+            ],
             tools=[{"type": "function", "function": {"name": "mine"}}],
         )
         facts = on.snapshot.router.facts[0]  # type: ignore[attr-defined]

@@ -46,7 +46,15 @@ async def test_finished_turn_is_told_once_with_what_it_cost() -> None:
         kind, summary = traces.last
         assert (kind, len(traces.all), turns.running) == ("turn.finished", 1, {})
         assert [event.seq for event in traces.all[0].events] == list(range(len(traces.all[0].events)))
-        wanted = {"status": 200, "key": "key", "model": "m", "route": "r", "backend": "b1", "rounds": 1, "finish_reason": "stop"}
+        wanted = {
+            "status": 200,
+            "key": "key",
+            "model": "m",
+            "route": "r",
+            "backend": "b1",
+            "rounds": 1,
+            "finish_reason": "stop",
+        }
         assert wanted.items() <= summary.items()
         assert (summary["prompt_tokens"], summary["completion_tokens"]) == (3, 2)
         assert traces.all[0].events[0].type == "request.received"

@@ -39,7 +39,12 @@ async def shown(
 
 
 async def test_inner_rounds_are_one_stream_with_one_role_and_no_end_B076() -> None:
-    first = [d({"role": "assistant", "content": "Checking… "}), tc(0, id="a", name="ours", arguments="{}"), f("tool_calls"), u(10, 5)]
+    first = [
+        d({"role": "assistant", "content": "Checking… "}),
+        tc(0, id="a", name="ours", arguments="{}"),
+        f("tool_calls"),
+        u(10, 5),
+    ]
     second = [d({"role": "assistant", "content": "It is 9°."}), f("stop"), u(30, 6)]
     sink, views = await shown(first, second)
     assert sink.text == "Checking… It is 9°."
@@ -66,7 +71,9 @@ async def test_client_calls_count_from_0_whatever_index_they_had() -> None:
 
 
 async def test_role_waits_for_something_to_show_where_an_error_can_still_be_a_status() -> None:
-    sink, _ = await shown([d({"role": "assistant", "content": ""}), tc(0, id="a", name="ours", arguments="{}"), f("tool_calls")])
+    sink, _ = await shown(
+        [d({"role": "assistant", "content": ""}), tc(0, id="a", name="ours", arguments="{}"), f("tool_calls")]
+    )
     assert sink.chunks == []
     sink, _ = await shown([d({"role": "assistant", "content": ""}), d({"content": "x"})])
     assert [choice["delta"] for choice in sink.choices] == [{"role": "assistant", "content": "x"}]
@@ -74,7 +81,9 @@ async def test_role_waits_for_something_to_show_where_an_error_can_still_be_a_st
 
 async def test_text_passes_byte_for_byte() -> None:
     view = StreamedRound(StreamState(), frozenset(), guarded=False, new_id=new_call_id)
-    chunks = chunks_of(d({"role": "assistant", "content": ""}), d({"content": "a", "x": 1}), d({"content": "b"}), f("stop"))
+    chunks = chunks_of(
+        d({"role": "assistant", "content": ""}), d({"content": "a", "x": 1}), d({"content": "b"}), f("stop")
+    )
     visible = view.feed(chunks)
     assert all(after is before for after, before in zip(visible, chunks, strict=True))
 
@@ -101,7 +110,7 @@ async def test_usage_is_never_shown_though_it_rides_on_a_chunk_with_text_or_fini
 
 
 async def test_logprobs_stay_on_a_chunk_that_had_to_be_changed() -> None:
-    logprobs = {"content": [], "refusal": None}
+    logprobs: dict[str, Any] = {"content": [], "refusal": None}
     frame = chunk(choices=[{"index": 0, "delta": {"content": "x"}, "logprobs": logprobs, "finish_reason": None}])
     sink, _ = await shown([frame])
     assert sink.choices[0]["logprobs"] == logprobs
@@ -118,7 +127,13 @@ async def test_unguarded_round_ends_once_and_with_the_right_reason() -> None:
 
 
 async def test_every_choice_of_several_has_its_role_text_and_end() -> None:
-    frames = [d({"content": "a"}), d({"content": "b"}, index=1), d({"content": "B"}, index=1), f("stop"), f("length", index=1)]
+    frames = [
+        d({"content": "a"}),
+        d({"content": "b"}, index=1),
+        d({"content": "B"}, index=1),
+        f("stop"),
+        f("length", index=1),
+    ]
     sink, (view,) = await shown(frames, guarded=False)
     assert [(c["index"], c["delta"].get("content"), c["delta"].get("role")) for c in sink.choices[:3]] == [
         (0, "a", "assistant"),
@@ -130,7 +145,12 @@ async def test_every_choice_of_several_has_its_role_text_and_end() -> None:
 
 
 async def test_refusal_and_reasoning_are_kept_in_the_message() -> None:
-    frames = [d({"role": "assistant", "content": ""}), d({"reasoning_content": "h"}), d({"content": "", "refusal": "no"}), f("stop")]
+    frames = [
+        d({"role": "assistant", "content": ""}),
+        d({"reasoning_content": "h"}),
+        d({"content": "", "refusal": "no"}),
+        f("stop"),
+    ]
     _, (view,) = await shown(frames, guarded=False)
     assert [type(block).__name__ for block in view.message().blocks] == ["Reasoning", "Refusal"]
 
@@ -149,7 +169,9 @@ def _calls(names: list[str]) -> list[Frame]:
 
 
 rounds_strategy = st.lists(
-    st.tuples(st.lists(pieces, max_size=5), st.lists(st.sampled_from(["mine", "ours"]), max_size=3)), min_size=1, max_size=3
+    st.tuples(st.lists(pieces, max_size=5), st.lists(st.sampled_from(["mine", "ours"]), max_size=3)),
+    min_size=1,
+    max_size=3,
 )
 
 

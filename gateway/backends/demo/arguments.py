@@ -203,8 +203,7 @@ def _ids(slot: Slot, values: tuple[Value, ...], text: str, others: Sequence[Offe
         if fit > 0 and all(_id_fit(rival, value, text) <= fit for rival in rivals):
             found.append((_in_case_of(slot.example, value.value), fit))
     best = max((fit for _, fit in found), default=0)
-    floor = 3 if best >= 3 else 1
-    return [(value, fit) for value, fit in found if fit >= floor] if slot.required or best >= 3 else []
+    return found if slot.required or best >= 3 else []
 
 
 def _id_fit(slot: Slot, value: Value, text: str) -> int:

@@ -273,9 +273,7 @@ def _client_tools(top: Mapping[str, msgspec.Raw]) -> tuple[ClientTool, ...]:
             raise InvalidRequest(f"`{where}`: {_plain(error)}", param=_param(where, error)) from error
         name = (tool.function.name if tool.function else None) or ""
         if tool.type in (None, "function") and not name:
-            raise InvalidRequest(
-                f"`tools[{index}].function.name` is missing.", param=f"tools[{index}].function.name"
-            )
+            raise InvalidRequest(f"`tools[{index}].function.name` is missing.", param=f"tools[{index}].function.name")
         if name and name in names:
             raise InvalidRequest(
                 f"`tools[{index}]` has the same name as an earlier tool: {name!r}.",
@@ -300,9 +298,7 @@ def _tool_choice(top: Mapping[str, msgspec.Raw]) -> ToolChoice | None:
             return ToolChoice("named", function["name"], wire)
         if isinstance(value.get("type"), str):  # allowed_tools, custom: forwarded as it is
             return ToolChoice("other", None, wire)
-    raise InvalidRequest(
-        "`tool_choice` must be auto, none, required or a named function.", param="tool_choice"
-    )
+    raise InvalidRequest("`tool_choice` must be auto, none, required or a named function.", param="tool_choice")
 
 
 def _field(top: Mapping[str, msgspec.Raw], name: str, kind: type[Any]) -> Any:

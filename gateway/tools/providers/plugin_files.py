@@ -6,6 +6,7 @@ copies. Does not know what is in them.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 import traceback
@@ -26,12 +27,14 @@ class PluginFiles:
     Attributes:
         modules: what was imported, in order, by the name of its file.
         problems: what could not be, with file and line.
+        digest: hex SHA-256 over every source file of the folders, hooks and helper modules included.
     """
 
     def __init__(self, places: Sequence[Path]) -> None:
         """`places`: folders, whose `*.py` files that don't begin with `_` are plugins, or single files."""
         self.modules: list[tuple[str, ModuleType]] = []
         self.problems: list[Problem] = []
+        self.digest = ""
         self._places = places
         self._prefix = f"_hermes_plugins_{uuid.uuid4().hex}"
         self._finder = _Finder(self._prefix)
@@ -40,6 +43,7 @@ class PluginFiles:
         """Import every plugin. Runs their code, so not on the event loop."""
         importlib.invalidate_caches()
         sys.meta_path.insert(0, self._finder)
+        self.digest = _digest(self._places)
         for number, place in enumerate(self._places):
             if not place.exists():
                 self.problems.append(Problem(str(place), 0, "`tools.plugins` names a folder or file that is not there"))
@@ -84,6 +88,17 @@ def problem_in(file: Path, error: BaseException) -> Problem:
     own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
     text = str(error).strip()
     return Problem(str(file), (own[-1] or 0) if own else 0, f"{type(error).__name__}{': ' if text else ''}{text}")
+
+
+def _digest(places: Sequence[Path]) -> str:
+    total = hashlib.sha256()
+    for place in places:
+        for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            if file.is_file():
+                source = file.read_bytes()
+                total.update(f"{file.name} {len(source)}\n".encode())
+                total.update(source)
+    return total.hexdigest()
 
 
 def _stem(file: Path) -> str:

@@ -74,6 +74,11 @@ class PythonProvider:
         """The plugins' module-level hooks, in the order of their files."""
         return self._hooks
 
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the plugins' source files."""
+        return self._files.digest
+
     async def open(self) -> None:
         """Import the plugins, where `list` has not, and start their lifespans in order.
 

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.api.auth import caller, read_headers
+from gateway.config.models import KeysConfig
+from gateway.errors import GatewayError, InvalidRequest, NotAllowed, Unauthenticated
+from gateway.security.keys import KeyRing
+
+KEYS = KeyRing(
+    KeysConfig.model_validate(
+        {
+            "static": {
+                "app": {"key": "sk-app", "tags": ["vip"]},
+                "front": {"key": "sk-front", "roles": ["set_user", "set_tags", "metrics"]},
+            }
+        }
+    ),
+    "127.0.0.1",
+)
+
+
+def scope(**headers: str) -> dict[str, Any]:
+    named = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http", "headers": named}
+
+
+def test_key_is_read_from_either_header() -> None:
+    for headers in ({"authorization": "Bearer sk-app"}, {"x_api_key": "sk-app"}, {"authorization": "bearer  sk-app "}):
+        principal, wishes = read_headers(scope(**headers), KEYS, 0)
+        assert (principal.key_id, set(principal.tags)) == ("app", {"vip"})
+        assert (wishes.tags, wishes.tools, wishes.deadline_s, wishes.session) == (frozenset(), None, None, None)
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"authorization": "Bearer sk-wrong"}, {"authorization": "sk-app"}, {"x_api_key": ""}]
+)
+def test_unknown_or_missing_key_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(Unauthenticated):
+        read_headers(scope(**headers), KEYS, 0)
+
+
+def test_wishes_are_read() -> None:
+    sent = scope(
+        authorization="Bearer sk-front",
+        x_gateway_user="J%C3%BCrgen",
+        x_gateway_tags="eu, gold%20plus,,",
+        x_gateway_session="s1",
+        x_gateway_tools="look, now",
+        x_gateway_deadline_ms="1500",
+        x_gateway_fallbacks="none",
+    )
+    principal, wishes = read_headers(sent, KEYS, 0)
+    assert (principal.user, principal.owner) == ("Jürgen", "front/Jürgen")
+    assert principal.roles == {"set_user", "set_tags", "metrics"}
+    assert wishes.tags == {"eu", "gold plus"}
+    assert sorted(wishes.tools or ()) == ["look", "now"]
+    assert (wishes.session, wishes.deadline_s) == ("s1", 1.5)
+
+
+def test_no_tools_can_be_wished_for() -> None:
+    _, wishes = read_headers(scope(authorization="Bearer sk-app", x_gateway_tools="none"), KEYS, 0)
+    assert wishes.tools == frozenset()
+
+
+REFUSED: list[tuple[dict[str, str], type[GatewayError], str | None]] = [
+    ({"x_gateway_user": "a"}, NotAllowed, None),
+    ({"x_gateway_tags": "a"}, NotAllowed, None),
+    ({"x_gateway_deadline_ms": "soon"}, InvalidRequest, "x-gateway-deadline-ms"),
+    ({"x_gateway_deadline_ms": "0"}, InvalidRequest, "x-gateway-deadline-ms"),
+    ({"x_gateway_deadline_ms": "-5"}, InvalidRequest, "x-gateway-deadline-ms"),
+    ({"x_gateway_deadline_ms": "²"}, InvalidRequest, "x-gateway-deadline-ms"),
+    ({"x_gateway_deadline_ms": "9" * 5000}, InvalidRequest, "x-gateway-deadline-ms"),
+    ({"x_gateway_fallbacks": "all"}, InvalidRequest, "x-gateway-fallbacks"),
+    ({"idempotency_key": "k"}, InvalidRequest, "Idempotency-Key"),
+    ({"x_gateway_events": "tools"}, InvalidRequest, "x-gateway-events"),
+]
+
+
+@pytest.mark.parametrize(("headers", "kind", "param"), REFUSED)
+def test_headers_that_cannot_be_honoured_are_refused(
+    headers: dict[str, str], kind: type[GatewayError], param: str | None
+) -> None:
+    with pytest.raises(kind) as caught:
+        read_headers(scope(authorization="Bearer sk-app", **headers), KEYS, 0)
+    assert getattr(caught.value, "param", None) == param
+
+
+def test_role_is_needed_where_one_is_asked_for() -> None:
+    assert caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="metrics").key_id == "front"
+    with pytest.raises(NotAllowed, match="admin"):
+        caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="admin")
