@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from pathlib import Path
 
+from gateway.backends.backend import Backend
 from gateway.backends.factory import BackendShelf
 from gateway.backends.pool import Pool
 from gateway.clock import Clock, SystemClock
@@ -102,10 +103,10 @@ class Builder:
             router = self._router(bundle, version)
             if current is not None:
                 await router.prepare()
+            backends = await self._backends(config)
         except BaseException:
             await registry.close()
             raise
-        backends = {name: self._shelf.take(name, backend) for name, backend in config.backends.items()}
         pools = {
             name: Pool(name, [backends[m.name] for m in model.backends], retries=model.retries, clock=self._clock)
             for name, model in config.models.items()
@@ -130,6 +131,18 @@ class Builder:
             threads=self._threads,
         )
         return await Registry.build([provider], config.tools)
+
+    async def _backends(self, config: GatewayConfig) -> dict[str, Backend]:
+        """All backends, or none: what is wrong with one of them must not keep the others."""
+        taken: dict[str, Backend] = {}
+        try:
+            for name, backend in config.backends.items():
+                taken[name] = self._shelf.take(name, backend)
+        except BaseException:
+            for name in taken:
+                await self._shelf.put_back(name, config.backends[name])
+            raise
+        return taken
 
     def _check(self, bundle: Bundle, registry: Registry) -> None:
         problems = list(bundle.missing_tools(tuple(registry.specs)))

@@ -32,12 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="hermes-gateway", description="An OpenAI-compatible gateway that routes, offers tools and runs them itself."
+        prog="hermes-gateway",
+        description="An OpenAI-compatible gateway that routes, offers tools and runs them itself.",
     )
     parser.add_argument("--version", action="version", version=f"hermes-gateway {__version__}")
     files = argparse.ArgumentParser(add_help=False)
     files.add_argument("--config", type=Path, help=f"the gateway's file (default: GATEWAY_CONFIG or {DEFAULT_CONFIG})")
-    files.add_argument("--routes", type=Path, help=f"the folder of routes (default: GATEWAY_ROUTES or {DEFAULT_ROUTES})")
+    files.add_argument(
+        "--routes", type=Path, help=f"the folder of routes (default: GATEWAY_ROUTES or {DEFAULT_ROUTES})"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", parents=[files], help="serve")

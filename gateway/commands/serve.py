@@ -7,6 +7,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+from types import FrameType
 
 import uvicorn
 import uvloop
@@ -81,7 +82,15 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
 class _Server(uvicorn.Server):
     """uvicorn's server, which says how to try it once it listens."""
 
-    came_up = False
+    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
+        super().__init__(config)
+        self.came_up = False
+        self._drain = drain
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Heed a signal: from here on, `/readyz` says no."""
+        self._drain.begun = True
+        super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -99,4 +108,3 @@ class _Server(uvicorn.Server):
             address = self.servers[0].sockets[0].getsockname()
             host = f"[{address[0]}]" if ":" in address[0] else address[0]
             print(_TRY.format(url=f"http://{host}:{address[1]}"), flush=True)
-

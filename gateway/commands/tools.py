@@ -41,14 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for spec in specs:
             mark = " (writes)" if spec.writes else ""
-            print(f"{spec.name}{mark}  {spec.description.splitlines()[0] if spec.description else ''}\n    {spec.origin}")
+            print(
+                f"{spec.name}{mark}  {spec.description.splitlines()[0] if spec.description else ''}\n    {spec.origin}"
+            )
     print_problems(problems)
     return 1 if problems else 0
 
 
-async def _look(
-    arguments: argparse.Namespace, settings: Settings
-) -> tuple[Sequence[ToolSpec], tuple[Problem, ...]]:
+async def _look(arguments: argparse.Namespace, settings: Settings) -> tuple[Sequence[ToolSpec], tuple[Problem, ...]]:
     config_path, routes_path = paths_of(arguments, settings)
     builder = Builder(config_path, routes_path, settings, SystemClock())
     try:

@@ -30,7 +30,9 @@ class Redactor:
         """Take another set of secrets."""
         forms = {form for secret in secrets if len(secret) >= _SHORTEST for form in _forms(secret)}
         ordered = sorted(forms, key=len, reverse=True)
-        self._encoded = [json.dumps(form, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass") for form in ordered]
+        self._encoded = [
+            json.dumps(form, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass") for form in ordered
+        ]
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def clean(self, text: str) -> str:
