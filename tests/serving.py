@@ -116,11 +116,14 @@ async def serving(
     (folder / "routes").mkdir(exist_ok=True)
     for name, route in (routes or {}).items():
         write_route(folder, name, route)
-    async with open_gateway(
-        folder / "gateway.yaml", folder / "routes", settings or Settings(_env_file=None), root=folder
-    ) as gateway:
-        async with listening(gateway) as url, aiohttp.ClientSession() as http:
-            yield Served(gateway, url, folder, http)
+    async with (
+        open_gateway(
+            folder / "gateway.yaml", folder / "routes", settings or Settings(_env_file=None), root=folder
+        ) as gateway,
+        listening(gateway) as url,
+        aiohttp.ClientSession() as http,
+    ):
+        yield Served(gateway, url, folder, http)
 
 
 def write_route(folder: Path, name: str, route: Mapping[str, Any]) -> None:
@@ -142,7 +145,7 @@ async def listening(gateway: Gateway) -> AsyncIterator[str]:
     sock.bind(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     # `serve` would take the signal handlers of the test process; `_serve` does the rest of it.
-    task = asyncio.create_task(server._serve([sock]))  # noqa: SLF001 - see above
+    task = asyncio.create_task(server._serve([sock]))
     try:
         async with asyncio.timeout(10):
             while not server.started:

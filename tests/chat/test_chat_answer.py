@@ -10,7 +10,13 @@ from tests.backends.openai_schemas import check_answer
 
 CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-MESSAGE: dict[str, Any] = {"role": "assistant", "content": "said", "refusal": None, "reasoning_content": "thought", "annotations": []}
+MESSAGE: dict[str, Any] = {
+    "role": "assistant",
+    "content": "said",
+    "refusal": None,
+    "reasoning_content": "thought",
+    "annotations": [],
+}
 CHOICE = {"index": 0, "message": {**MESSAGE, "tool_calls": [CALL, CUSTOM]}, "logprobs": None, "finish_reason": "stop"}
 BODY = json.dumps(
     {"id": "up", "object": "chat.completion", "created": 0, "model": "up", "choices": [CHOICE], "vendor": {"x": 1.50}}
