@@ -224,6 +224,15 @@ def test_streamed_calls_get_indexes_ids_and_text_arguments_B018_B020_B021() -> N
     assert "content" not in choices[0]["delta"]
 
 
+def test_logprobs_get_the_field_that_some_servers_leave_out() -> None:
+    said: dict[str, Any] = {"content": []}
+    body = {"choices": [{"message": {"content": "x"}, "logprobs": said, "finish_reason": "stop"}]}
+    answer = normalise_answer(json.dumps(body).encode(), counting())
+    assert check_answer(answer.body)["choices"][0]["logprobs"] == {"content": [], "refusal": None}
+    _, choices = streamed(chunk(choices=[{"index": 0, "delta": {"content": "x"}, "logprobs": said}]))
+    assert choices[0]["logprobs"] == {"content": [], "refusal": None}
+
+
 def test_two_streamed_choices_have_a_role_and_a_finish_each() -> None:
     _, choices = streamed(d({"content": "a"}), d({"content": "b"}, index=1), f("stop", index=1), f("length"))
     assert [(c["index"], c["delta"].get("role"), c["finish_reason"]) for c in choices] == [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
@@ -53,9 +55,13 @@ async def test_stream_joins_to_the_answer_of_invoke(chat: ChatOpenAI) -> None:
     assert [p.usage_metadata for p in pieces if p.usage_metadata] == [whole.usage_metadata]
 
 
-def test_synchronous_invoke_and_stream_work_too(chat: ChatOpenAI) -> None:
-    assert "2330" in str(chat.invoke(QUESTION).content)
-    assert "2330" in "".join(str(piece.content) for piece in chat.stream(QUESTION))
+async def test_synchronous_invoke_and_stream_work_too(chat: ChatOpenAI) -> None:
+    def ask() -> tuple[str, str]:
+        return str(chat.invoke(QUESTION).content), "".join(str(piece.content) for piece in chat.stream(QUESTION))
+
+    whole, joined = await asyncio.to_thread(ask)
+    assert "2330" in whole
+    assert joined == whole
 
 
 async def test_bound_tools_make_their_round_trip(chat: ChatOpenAI) -> None:
