@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
@@ -17,6 +17,20 @@ NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 # Words that start or end a wildcard model name are matched, not looked up.
 WILDCARD_PATTERN = r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,63}$"
+
+
+# Request fields that the gateway itself decides about; `params` may not name them.
+RESERVED_PARAMS = frozenset({"model", "messages", "stream", "stream_options", "n", "tools", "tool_choice"})
+
+
+def _free_params(value: dict[str, Any]) -> dict[str, Any]:
+    taken = sorted(RESERVED_PARAMS & value.keys())
+    if taken:
+        raise ValueError(f"`{taken[0]}` is not a parameter: the gateway decides about it")
+    return value
+
+
+Params = Annotated[dict[str, Any], AfterValidator(_free_params)]
 
 
 class Section(BaseModel):
@@ -53,7 +67,7 @@ class BackendConfig(Section):
         default=None,
         description="`openai`: streams are relayed byte for byte. Default: `openai` for OpenAI itself, else `compatible`.",
     )
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: Params = Field(default_factory=dict)
     drop_params: tuple[str, ...] = ()
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     timeout_s: float = Field(default=120, gt=0)
@@ -231,7 +245,7 @@ class RouteConfig(Section):
     utterances: tuple[NonEmpty, ...] = ()
     threshold: FixedThreshold | None = None
     tools: tuple[NonEmpty, ...] | None = None
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: Params = Field(default_factory=dict)
     system: str | None = None
     max_rounds: int | None = Field(default=None, ge=0, le=100)
     tool_choice: Literal["auto", "required", "none"] | None = None

@@ -421,3 +421,11 @@ def test_every_example_is_good(path: Path) -> None:
     )
     variables = {name: f"value-of-{name}" for name in names}
     load(path, None, Settings.model_validate({"variables": variables}))
+
+
+@pytest.mark.parametrize("name", ["model", "messages", "stream", "n", "tools"])
+def test_params_cannot_name_what_the_gateway_decides_about(name: str) -> None:
+    lines = GATEWAY.splitlines()
+    lines[2] = f"  small: {{provider: openai, model: m, params: {{{name}: 1}}}}"
+    write("gateway.yaml", "\n".join(lines))
+    assert any(f"`{name}` is not a parameter" in problem for problem in refused())
