@@ -315,7 +315,7 @@ def metrics_in_code() -> dict[str, tuple[str, set[str]]]:
     metrics.count_reload_failures(int)
     registry: CollectorRegistry = metrics.registry
     labels = {
-        name: set(getattr(collector, "_labelnames", ()))
+        name: set(getattr(collector, "label_names", getattr(collector, "_labelnames", ())))
         for collector, names in registry._collector_to_names.items()
         for name in names
     }

@@ -17,7 +17,7 @@ from yarl import URL
 from gateway.backends.backend import ModelCall
 from gateway.backends.wire import Secrets, error_from_frame, error_from_status
 from gateway.chat.answer import Answer
-from gateway.chat.chunk import Chunk, decode_chunk
+from gateway.chat.chunk import Chunk, decode_chunk, decode_chunks
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.normalise import NotAnAnswer, StreamNormaliser, normalise_answer, read_answer
 from gateway.chat.sse import EventTooLarge, SseParser
@@ -144,6 +144,15 @@ class NativeBackend:
         self, payloads: Sequence[bytes], reading: _Reading, batch: list[Chunk], call: ModelCall
     ) -> GatewayError | None:
         """Put what was read into the batch, up to a failure: what came before it still counts."""
+        if reading.normaliser is None and not any(b"\n" in payload for payload in payloads):
+            try:
+                chunks = decode_chunks(payloads)
+            except msgspec.DecodeError:
+                chunks = []  # one by one, then: it may be a pair that was split, and says which one is at fault
+            if chunks and not any(chunk.fields.error is not None for chunk in chunks):
+                batch += chunks
+                reading.finished = reading.finished or _finishes(chunks)
+                return None
         for payload in payloads:
             try:
                 chunk = self._chunk(payload, reading.joiner, call)
@@ -154,7 +163,7 @@ class NativeBackend:
             if reading.normaliser is not None:
                 chunk = reading.normaliser.feed(chunk)
             batch.append(chunk)
-            reading.finished = reading.finished or any(choice.finish_reason for choice in chunk.choices)
+            reading.finished = reading.finished or _finishes((chunk,))
         return None
 
     async def _events(self, call: ModelCall, reading: _Reading) -> AsyncGenerator[tuple[list[bytes], str], None]:
@@ -299,6 +308,11 @@ async def _read_end(content: aiohttp.StreamReader) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AFTER_DONE_S):
                 await content.readany()
+
+
+def _finishes(chunks: Sequence[Chunk]) -> bool:
+    # From the end: that is where finish reasons are.
+    return any(choice.finish_reason for chunk in reversed(chunks) for choice in chunk.choices)
 
 
 def _chat_url(base: str) -> URL:

@@ -49,6 +49,11 @@ class StreamWriter:
 
     def frames(self, chunks: Sequence[Chunk]) -> bytes:
         """The frames of chunks that came from an upstream."""
+        if self._tokens is not None and self._seen is not None and chunks:
+            known = self._seen[0]
+            whole = self._replaced([c.data for c in chunks]) if all(c.fields.id == known for c in chunks) else None
+            if whole is not None:
+                return whole
         out: list[bytes] = []
         run: list[bytes] = []
         for chunk in chunks:
@@ -92,21 +97,26 @@ class StreamWriter:
             new = b'"%s":%s' % (name.encode(), bytes(self._raw[name]))
             for space in (b":", b": "):
                 old = b'"' + name.encode() + b'"' + space + _encode(value)
-                # The character behind a number must end it: 12 is not the head of 123.
-                if data.count(old) == 1 and data[data.index(old) + len(old) :][:1] in (b",", b"}", b" "):
-                    tokens.append((old, new))
+                # The character behind belongs to the pattern: 12 is not the head of 123 or 12.5.
+                end = data[data.index(old) + len(old) :][:1] if data.count(old) == 1 else b""
+                if end in (b",", b"}", b" "):
+                    tokens.append((old + end, new + end))
                     break
             else:
                 return
         self._tokens = tuple(tokens)
 
     def _patched(self, run: list[bytes]) -> bytes:
+        # None: spaced in another way, or the same value stands in a nested object too.
+        return self._replaced(run) or b"".join(b"data: " + self._rewritten(data) + b"\n\n" for data in run)
+
+    def _replaced(self, run: list[bytes]) -> bytes | None:
+        """The frames of a run with the three values replaced; None where they do not stand once in each."""
         assert self._tokens is not None
         joined = b"data: " + b"\n\ndata: ".join(run) + b"\n\n"
         for old, new in self._tokens:
             if joined.count(old) != len(run):
-                # Spaced in another way, or the same value stands in a nested object too.
-                return b"".join(b"data: " + self._rewritten(data) + b"\n\n" for data in run)
+                return None
             if old != new:
                 joined = joined.replace(old, new)
         return joined

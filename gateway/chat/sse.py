@@ -50,11 +50,16 @@ class SseParser:
             # A CR at the very end is a line end already; if an LF follows in the next read, it belongs to it.
             self._skip_lf = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if not self._tail and data.startswith(b"data: ") and data.endswith(b"\n\n"):
+            # The common case: whole events, one line each.
+            events = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(events):
+                return events
         blocks = (self._tail + data).split(b"\n\n") if self._tail else data.split(b"\n\n")
         self._tail = blocks.pop()
         if len(self._tail) > self._limit:
             raise EventTooLarge(f"an event of more than {self._limit} bytes")
-        events: list[bytes] = []
+        events = []
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block:
                 events.append(block[6:])

@@ -11,9 +11,7 @@ from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
@@ -24,6 +22,7 @@ from prometheus_client.registry import Collector
 from gateway.config.versions import Version
 from gateway.observe.encoding import summary
 from gateway.observe.events import Event, Recorder
+from gateway.observe.tally import Counter, Histogram
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OTHER: Final = "other"

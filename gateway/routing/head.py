@@ -16,11 +16,11 @@ Vectors = NDArray[np.float32]
 
 # Pairs of steps and slopes that approximate the curvature (L-BFGS).
 _REMEMBERED = 8
-# The loss changes in its fourth digit after that; thousands of examples would cost seconds for nothing.
-_ROUNDS = 40
+# Held back as weights are here, the head picks no better after that; thousands of examples would cost seconds.
+_ROUNDS = 16
 _HALVINGS = 12
 _SUFFICIENT = 1e-4
-_SETTLED = 1e-5
+_SETTLED = 1e-3
 # The bias says how common a route is among the examples; it is held back a hundred times less than the weights.
 _BIAS_SHRINKAGE = 0.01
 _TINY = 1e-10
@@ -41,7 +41,7 @@ class Head:
 def fit_head(features: Vectors, owner: NDArray[np.intp], routes: int, shrinkage: float) -> Head:
     """The head under which the examples are most likely, its weights held back by `shrinkage` (L2, above 0).
 
-    Blocks: 0.1 s for 1,500 examples of 150 routes, some seconds for 15,000.
+    Blocks: half a second for 1,500 examples of 150 routes, some seconds for 15,000.
     """
     count, width = features.shape
     rows = np.arange(count)

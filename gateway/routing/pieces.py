@@ -30,9 +30,10 @@ class Pieces:
         """Count in how many of the texts each piece occurs. The order of the texts makes no difference."""
         found = Counter(piece for text in texts for piece in _pieces(text))
         self._rarest = math.log(1 + len(texts)) + 1
-        self._places = {
-            piece: (*_place(piece), math.log((1 + len(texts)) / (1 + count)) + 1) for piece, count in found.items()
-        }
+        self._known: dict[str, tuple[int, float]] = {}
+        for piece, count in found.items():
+            place, sign = _place(piece)
+            self._known[piece] = place, sign * (math.log((1 + len(texts)) / (1 + count)) + 1)
 
     def rows(self, texts: Sequence[str]) -> Vectors:
         """One unit row a text; zeros where a text is empty."""
@@ -44,15 +45,14 @@ class Pieces:
     def row(self, text: str) -> Vectors:
         """The unit row of a text."""
         row = [0.0] * WIDTH
-        known = self._places.get
-        # In order, so that sums of floating-point numbers never depend on how a set happens to be laid out.
-        for piece in sorted(_pieces(text)):
+        known = self._known.get
+        for piece in _pieces(text):
             found = known(piece)
             if found is None:
                 place, sign = _place(piece)
                 row[place] += sign * self._rarest
             else:
-                row[found[0]] += found[1] * found[2]
+                row[found[0]] += found[1]
         made = np.asarray(row, np.float32)
         unit: Vectors = made / np.float32(max(float(np.linalg.norm(made)), _NO_LENGTH))
         return unit
@@ -63,13 +63,16 @@ def _place(piece: str) -> tuple[int, int]:
     return (digest >> 1) % WIDTH, 1 if digest & 1 else -1
 
 
-def _pieces(text: str) -> set[str]:
+def _pieces(text: str) -> dict[str, None]:
+    """Each piece once, in the order of the text: a set's order differs from process to process, and so would sums."""
     if len(text) > _MAX_CHARS:
         text = f"{text[: _MAX_CHARS // 2]} {text[-_MAX_CHARS // 2 :]}"
     framed = f" {text} "
-    found = {framed[start : start + size] for size in range(1, _LONGEST + 1) for start in range(len(framed) - size + 1)}
+    found = dict.fromkeys(
+        framed[start : start + size] for size in range(1, _LONGEST + 1) for start in range(len(framed) - size + 1)
+    )
     words = text.split()
     # A line break sets words apart from runs of characters: a normalised text holds none.
-    found.update(f"\n{word}" for word in words)
-    found.update(f"\n{one} {other}" for one, other in zip(words, words[1:], strict=False))
+    found.update(dict.fromkeys(f"\n{word}" for word in words))
+    found.update(dict.fromkeys(f"\n{one} {other}" for one, other in zip(words, words[1:], strict=False)))
     return found

@@ -88,7 +88,7 @@ class TurnLoop:
 
     async def _rounds(self, turn: Turn, sink: Sink | None) -> TurnResult:
         messages = turn.messages
-        limits = ToolLimits(turn.max_rounds)
+        limits: ToolLimits | None = None
         state = StreamState()
         said: list[str] = []
         enough: str | None = None
@@ -107,6 +107,7 @@ class TurnLoop:
             turn.step(State.EXECUTING)
             outcomes = await self._execute(turn, done.message, mine)
             turn.step(State.OBSERVING)
+            limits = limits or ToolLimits(turn.max_rounds)
             enough = limits.round_ended(
                 (call.name, call.arguments, outcome.ok, outcome.content)
                 for call, outcome in zip(mine, outcomes, strict=True)

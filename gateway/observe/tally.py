@@ -1,0 +1,112 @@
+"""Counters and histograms for one thread: what prometheus-client offers, without its locks.
+
+Everything here is touched on the event loop only, so that counting is an addition. Prometheus' own collector interface
+reads it at each scrape.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+
+class Count:
+    """One series of a counter."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1) -> None:
+        """Add `amount`, which is never negative."""
+        self.value += amount
+
+
+class Distribution:
+    """One series of a histogram: how many values fell into each bucket, and their sum."""
+
+    __slots__ = ("_bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value; a bucket holds values up to and with its bound."""
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+
+class Counter(Collector):
+    """A counter with labels."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str] = (), *, registry: CollectorRegistry) -> None:
+        self._name, self._text, self.label_names = name.removesuffix("_total"), text, tuple(labels)
+        self._series: dict[tuple[str, ...], Count] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> Count:
+        """The series with these label values, in the labels' order."""
+        return self._series.setdefault(values, Count())
+
+    def describe(self) -> Iterator[Metric]:
+        """The metric without its values: what the registry checks for double names."""
+        yield CounterMetricFamily(self._name, self._text, labels=self.label_names)
+
+    def collect(self) -> Iterator[Metric]:
+        """What a scrape shows."""
+        family = CounterMetricFamily(self._name, self._text, labels=self.label_names)
+        for values, count in self._series.items():
+            family.add_metric(values, count.value)
+        yield family
+
+
+class Histogram(Collector):
+    """A histogram with labels. Without labels it counts from the start, so that its series is there at once."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str] = (),
+        *,
+        buckets: Sequence[float],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._name, self._text, self.label_names = name, text, tuple(labels)
+        self._bounds = tuple(float(bound) for bound in buckets)
+        self._series: dict[tuple[str, ...], Distribution] = {}
+        if not labels:
+            self.labels()
+        registry.register(self)
+
+    def labels(self, *values: str) -> Distribution:
+        """The series with these label values, in the labels' order."""
+        found = self._series.get(values)
+        if found is None:
+            found = self._series[values] = Distribution(self._bounds)
+        return found
+
+    def observe(self, value: float) -> None:
+        """Count one value of a histogram without labels."""
+        self._series[()].observe(value)
+
+    def describe(self) -> Iterator[Metric]:
+        """The metric without its values: what the registry checks for double names."""
+        yield HistogramMetricFamily(self._name, self._text, labels=self.label_names)
+
+    def collect(self) -> Iterator[Metric]:
+        """What a scrape shows: buckets add up."""
+        family = HistogramMetricFamily(self._name, self._text, labels=self.label_names)
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        for values, seen in self._series.items():
+            family.add_metric(values, list(zip(names, accumulate(seen.counts), strict=True)), seen.sum)
+        yield family
