@@ -67,7 +67,7 @@ $(PROJECT): $(INSTALLED) pyproject.toml
 # The locks of one run name the same version wherever two of them name the same package.
 $(TESTING): $(PROJECT) requirements/dev.lock tests/node/package-lock.json
 	$(LOCKED) -r requirements/dev.lock
-	cd tests/node && $(NPM) ci --silent --ignore-scripts --no-audit --no-fund
+	cd tests/node && $(NPM) ci --loglevel=error --ignore-scripts --no-audit --no-fund
 	@touch $@
 
 run: $(PROJECT)  ## serve config/gateway.yaml and routes/ on 127.0.0.1:8080 (PORT overrides)
