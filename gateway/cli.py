@@ -30,6 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _port(text: str) -> int:
+    # The socket would take the number modulo 65536, and listen where nobody looks.
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hermes-gateway",
@@ -45,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", parents=[files], help="serve")
     serve.add_argument("--host", help="address to listen on (default: server.host)")
-    serve.add_argument("--port", type=int, help="port to listen on (default: PORT or server.port)")
+    serve.add_argument("--port", type=_port, help="port to listen on (default: PORT or server.port)")
     serve.add_argument("--workers", type=int, default=1, help="worker processes; this version serves with one")
 
     check = commands.add_parser("check", parents=[files], help="validate config, routes and tools")
@@ -57,6 +64,12 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--json", action="store_true", help="machine-readable")
     explain.add_argument("--tag", action="append", default=[], metavar="TAG", help="a routing tag; may be repeated")
     explain.add_argument("--key", help="name of a key under keys.static whose tags and routes count")
+
+    evaluate = commands.add_parser("eval", parents=[files], help="measure the router on labelled lines")
+    evaluate.add_argument("file", type=Path, metavar="FILE.jsonl", help="lines of text or messages, and their route")
+    evaluate.add_argument("--json", action="store_true", help="machine-readable")
+    evaluate.add_argument("--report", type=Path, metavar="FILE.md", help="write a Markdown report there")
+    evaluate.add_argument("--min-accuracy", type=float, metavar="X", help="exit 1 when `all` is below X (0 to 1)")
 
     tools = commands.add_parser("tools", parents=[files], help="list the registry of tools")
     tools.add_argument("--check", action="store_true", help="run the tools' self-checks")

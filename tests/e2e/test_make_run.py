@@ -256,6 +256,47 @@ def test_explain_for_a_key_nobody_knows_is_wrong_usage(folder: Path, command: Co
     assert "nobody" in done.stderr
 
 
+LABELLED = [
+    {"text": "what is 12.5% of 18,640?", "route": "calculate"},
+    {"messages": [{"role": "user", "content": "我的订单 SO-2024-0318 到哪了"}], "route": "orders"},
+    {"text": "qwx zzkj vbn", "route": None},
+    {"text": "what is 2 + 2", "route": "orders", "tags": []},
+]
+
+
+def labelled(folder: Path, *lines: Any) -> str:
+    (folder / "lines.jsonl").write_text("\n".join(json.dumps(line) for line in lines) + "\n", encoding="utf-8")
+    return "lines.jsonl"
+
+
+def test_eval_prints_the_figures_of_the_contract_and_holds_a_floor(folder: Path, command: Command) -> None:
+    file = labelled(folder, *LABELLED)
+    done = command(folder, "eval", file, "--json", "--min-accuracy", "0.75")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    wanted = {"n", "all", "in_scope", "top1", "oos_recall", "oos_f1", "auroc", "routes", "confusions", "version"}
+    assert set(figures) == wanted
+    assert (figures["n"], figures["all"], figures["oos_recall"]) == (4, 0.75, 1.0)
+    assert figures["confusions"] == [["orders", "calculate", 1]]
+    assert figures["routes"]["orders"] == {"n": 2, "precision": 1.0, "recall": 0.5}
+    below = command(folder, "eval", file, "--min-accuracy", "0.8", "--report", "report.md")
+    assert below.returncode == 1
+    assert "below --min-accuracy 0.8" in below.stderr
+    assert "| orders | calculate | 1 |" in (folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_eval_names_every_line_that_cannot_be_read(folder: Path, command: Command) -> None:
+    file = labelled(
+        folder, {"text": "x", "route": "nowhere"}, {"route": None}, {"text": "x"}, {"text": "x", "route": None, "kye": 1}
+    )
+    done = command(folder, "eval", file)
+    assert done.returncode == 1
+    told = done.stderr.splitlines()
+    assert [line.split(": ")[0] for line in told] == [f"{file}:{number}" for number in (1, 2, 3, 4)]
+    assert "there is no route `nowhere`" in told[0]
+    assert command(folder, "eval", "missing.jsonl").returncode == 1
+
+
 def test_tools_lists_the_registry_and_checks_it(folder: Path, command: Command) -> None:
     done = command(folder, "tools", "--check")
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,49 @@
+"""The commands' words: what they take, and what they tell."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.commands import tools
+from gateway.commands.serve import how_to_try
+
+
+@pytest.mark.parametrize("port", ["65536", "99999", "-1", "abc", "8080.5"])
+def test_a_port_that_no_socket_has_is_wrong_usage(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", "--port", port])
+    assert caught.value.code == 2
+    assert f"expected a whole number from 0 to 65535, not '{port}'" in capsys.readouterr().err
+
+
+def test_line_to_try_can_be_tried_on_this_machine() -> None:
+    text = how_to_try("0.0.0.0", 8080, needs_key=False)
+    assert text.splitlines()[0] == "Hermes Gateway serves on http://0.0.0.0:8080"
+    assert "curl -s http://127.0.0.1:8080/v1/chat/completions" in text
+    assert "authorization" not in text
+    assert "curl -s http://[::1]:1/v1/" in how_to_try("::", 1, needs_key=False)
+
+
+def test_line_to_try_names_the_key_where_one_is_asked_for() -> None:
+    assert "-H 'authorization: Bearer KEY'" in how_to_try("127.0.0.1", 8080, needs_key=True)
+
+
+def test_tools_check_says_that_it_found_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "routes").mkdir()
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "gateway.yaml").write_text(
+        "backends:\n  demo: {provider: demo}\nmodels:\n  demo: {backends: [demo]}\nrouter:\n  default: demo\n", "utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("GATEWAY_CONFIG", "GATEWAY_ROUTES", *(n for n in os.environ if n.startswith("GATEWAY_"))):
+        monkeypatch.delenv(name, raising=False)
+    asked = Namespace(config=Path("gateway.yaml"), routes=Path("routes"), check=True, json=False)
+    assert tools.run(asked) == 0
+    assert "No self-check failed." in capsys.readouterr().out
