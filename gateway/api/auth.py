@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from starlette.types import Scope
 
+from gateway.api.local import refuse_strangers
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.security.keys import KeyRing
 from gateway.security.principal import Principal
@@ -24,7 +25,7 @@ def read_headers(scope: Scope, keys: KeyRing, now: float) -> tuple[Principal, Wi
 
     Raises:
         Unauthenticated: no key, or an unknown one.
-        NotAllowed: a header that this key may not set.
+        NotAllowed: a header that this key may not set; without keys, a request that a foreign page sent.
         InvalidRequest: a header this version does not serve, or one that cannot be read.
     """
     authorization: str | None = None
@@ -38,6 +39,8 @@ def read_headers(scope: Scope, keys: KeyRing, now: float) -> tuple[Principal, Wi
         elif name.startswith(b"x-gateway-") or name in _UNSERVED:
             special[name] = str(value, "latin-1")
     principal = keys.identify(authorization, api_key, now)
+    if keys.open:
+        refuse_strangers(scope)
     if not special:
         return principal, _NO_WISHES
     return _with_special(principal, special)

@@ -6,6 +6,7 @@ Knows one request from bytes to bytes. What happens in between is the turn's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from starlette.types import Receive, Scope, Send
@@ -21,7 +22,7 @@ from gateway.chat.relay import StreamWriter
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
-from gateway.errors import GatewayError
+from gateway.errors import Draining, GatewayError
 from gateway.security.principal import Principal
 from gateway.turn.context import Turn
 from gateway.turn.loop import TurnResult
@@ -30,6 +31,8 @@ from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
 ENDPOINT = "/v1/chat/completions"
+# Seconds a client that does not read may keep a stopping gateway from stopping.
+_LAST_WORD_S = 1.0
 
 
 class ChatCompletions:
@@ -121,6 +124,7 @@ class _Exchange:
             raise
         except asyncio.CancelledError:
             if not self._gone:
+                await self._cut_off()
                 raise
             # Nobody is left to answer; the turn is over and recorded.
             task.uncancel()
@@ -128,6 +132,18 @@ class _Exchange:
             watcher.cancel()
             if self._stream is not None:
                 self._stream.close()
+
+    async def _cut_off(self) -> None:
+        """The gateway stops and can wait no longer: whoever still listens is told, so that nobody takes half for whole."""
+        if self._answered or (self._stream is not None and self._stream.ended):
+            return
+        answer = describe(Draining("The gateway stopped before the answer was complete."))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_S):
+                if self._stream is not None and self._stream.started:
+                    await self._stream.fail(answer)
+                else:
+                    await send_error(self._send, answer)
 
     def _begun(self, turn: Turn) -> ChatStream | None:
         self._turn = turn

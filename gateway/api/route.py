@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request
 
 from gateway.api.auth import read_headers
 from gateway.api.http import read_body
 from gateway.api.services import Services
 from gateway.chat.codecs.chat_completions import decode_request
+from gateway.routing.explain import explanation
 from gateway.turn.prepare import decide
 
 
@@ -25,6 +25,6 @@ def route_endpoints(services: Services) -> APIRouter:
         limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
         chat = decode_request(await read_body(request.scope, request.receive, limit_bytes))
         decision = await decide(chat, principal, wishes, snapshot, explain=True)
-        return {"object": "route.decision", **msgspec.to_builtins(decision)}
+        return explanation(decision)
 
     return router

@@ -36,6 +36,10 @@ NATIVE_PROVIDERS: dict[str, tuple[str | None, str]] = {
 
 _CONNECT_TIMEOUT_S = 10.0
 _ERROR_BODY_BYTES = 64 * 1024
+# Room for an answer with images or sound in it.
+_ANSWER_BYTES = 64 * 1024 * 1024
+# A stream says everything around each token anew.
+_STREAM_BYTES = 2 * _ANSWER_BYTES
 # After the finish reason only usage and the end mark are to come; not every server sends them.
 _AFTER_FINISH_S = 5.0
 # After the end mark only the body's own end is to come: worth a moment, because the connection can then be used again.
@@ -110,7 +114,7 @@ class NativeBackend:
             ):
                 if response.status >= 300:
                     raise await self._refusal(response, call)
-                body = await response.read()
+                body = await self._whole(response, call)
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -172,6 +176,7 @@ class NativeBackend:
         until = asyncio.get_running_loop().time() + call.timeout_s
         wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
         response: aiohttp.ClientResponse | None = None
+        size = 0
         try:
             async with asyncio.timeout(wait_s):
                 response = await self._begin(call)
@@ -179,6 +184,9 @@ class NativeBackend:
             while True:
                 async with asyncio.timeout(wait_s):
                     data = await content.readany()
+                size += len(data)
+                if size > _STREAM_BYTES:
+                    raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
                 payloads = parser.feed(data) if data else parser.close()
                 done = b"[DONE]" in payloads
                 if done:
@@ -204,6 +212,18 @@ class NativeBackend:
             raise self._unreachable(call, error, begun=response is not None) from error
         finally:
             _give_back(response)
+
+    async def _whole(self, response: aiohttp.ClientResponse, call: ModelCall) -> bytes:
+        """The body of an answer, which is not larger than what a gateway can hold of many at once."""
+        parts: list[bytes] = []
+        size = 0
+        while data := await response.content.readany():
+            parts.append(data)
+            size += len(data)
+            if size > _ANSWER_BYTES:
+                response.close()
+                raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
+        return b"".join(parts)
 
     async def _begin(self, call: ModelCall) -> aiohttp.ClientResponse:
         """Send the request; the response, once it is clear that it is a stream."""

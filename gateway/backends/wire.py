@@ -122,7 +122,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 def _error_object(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     if isinstance(value, list) and value:  # Google's servers answer a list of one
         value = value[0]

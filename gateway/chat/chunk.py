@@ -91,7 +91,10 @@ def decode_chunk(data: bytes) -> Chunk:
     Raises:
         msgspec.DecodeError: it is not JSON, or nothing like a chunk.
     """
-    return Chunk(data, _decode(data))
+    try:
+        return Chunk(data, _decode(data))
+    except RecursionError as error:
+        raise msgspec.DecodeError("an event is nested too deeply") from error
 
 
 def decode_chunks(payloads: Sequence[bytes]) -> list[Chunk]:
@@ -102,7 +105,10 @@ def decode_chunks(payloads: Sequence[bytes]) -> list[Chunk]:
     """
     if len(payloads) == 1:
         return [decode_chunk(payloads[0])]
-    fields = _decode_all(b"[" + b",".join(payloads) + b"]")
+    try:
+        fields = _decode_all(b"[" + b",".join(payloads) + b"]")
+    except RecursionError as error:
+        raise msgspec.DecodeError("an event is nested too deeply") from error
     if len(fields) != len(payloads):
         raise msgspec.DecodeError("an event is not exactly one JSON object")
     return list(map(Chunk, payloads, fields))

@@ -161,6 +161,6 @@ def content_text(parts: list[object]) -> str:
 def _complete(text: str) -> bool:
     try:
         msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True

@@ -80,6 +80,13 @@ class _Answer(msgspec.Struct):
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
+def _any(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except RecursionError as error:
+        raise msgspec.DecodeError("the answer is nested too deeply") from error
+
+
 class NotAnAnswer(ValueError):
     """The body is JSON, but no chat completion."""
 
@@ -91,7 +98,10 @@ def read_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
         NotAnAnswer: it has no choice with a message.
         msgspec.DecodeError: it is not JSON, or its fields have other types.
     """
-    answer = _decode_answer(body)
+    try:
+        answer = _decode_answer(body)
+    except RecursionError as error:
+        raise msgspec.DecodeError("the answer is nested too deeply") from error
     if not answer.choices or answer.choices[0].message is None:
         raise NotAnAnswer("the answer has no choices")
     choice = answer.choices[0]
@@ -107,7 +117,7 @@ def normalise_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
     Raises:
         NotAnAnswer, msgspec.DecodeError: as `read_answer`.
     """
-    raw = msgspec.json.decode(body)
+    raw = _any(body)
     if not isinstance(raw, dict) or not isinstance(raw.get("choices"), list) or not raw["choices"]:
         raise NotAnAnswer("the answer has no choices")
     first: tuple[Message, str | None] | None = None

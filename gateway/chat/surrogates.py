@@ -30,7 +30,10 @@ class SurrogateJoiner:
         Raises:
             ValueError: it is not JSON for another reason.
         """
-        value = json.loads(payload)
+        try:
+            value = json.loads(payload)
+        except RecursionError as error:
+            raise ValueError("an event is nested too deeply") from error
         choices = value.get("choices") if isinstance(value, dict) else None
         for position, choice in enumerate(choices if isinstance(choices, list) else ()):
             delta = choice.get("delta") if isinstance(choice, dict) else None

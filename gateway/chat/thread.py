@@ -54,5 +54,5 @@ def _same_json(text: str) -> object:
     """Arguments with another key order or spacing are the same arguments."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text

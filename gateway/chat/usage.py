@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+# No conversation has as many; an upstream that says so would overflow what sums and databases hold.
+_MOST_TOKENS = 2**40
+
 
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of one answer, or of several added up.
@@ -76,4 +79,4 @@ class WireUsage(msgspec.Struct):
 
 
 def _count(value: float | None) -> int:
-    return max(0, int(value)) if value else 0
+    return min(max(0, int(value)), _MOST_TOKENS) if value else 0

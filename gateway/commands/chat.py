@@ -48,7 +48,9 @@ async def _talk(arguments: argparse.Namespace, settings: Settings) -> int:
             try:
                 answer = await _ask(session, url, body, settings)
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise Unreachable(f"the gateway at {url} cannot be reached: {type(error).__name__}") from error
+                raise Unreachable(
+                    f"the gateway at {url} cannot be reached: {str(error) or type(error).__name__}"
+                ) from error
             messages.append({"role": "assistant", "content": answer})
 
 

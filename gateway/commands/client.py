@@ -42,4 +42,6 @@ async def get_json(settings: Settings, path: str) -> dict[str, Any] | None:
                 raise Unreachable(body.get("error", {}).get("message", f"the gateway answered {response.status}"))
             return body
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise Unreachable(f"the gateway at {base_url(settings)} cannot be reached: {type(error).__name__}") from error
+        raise Unreachable(
+            f"the gateway at {base_url(settings)} cannot be reached: {str(error) or type(error).__name__}"
+        ) from error

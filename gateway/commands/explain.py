@@ -15,7 +15,7 @@ from gateway.clock import SystemClock
 from gateway.commands.files import paths_of, settings_of, tell
 from gateway.errors import ConfigError
 from gateway.routing.decision import Decision
-from gateway.routing.explain import explanation_text
+from gateway.routing.explain import explanation, explanation_text
 from gateway.security.principal import Principal
 from gateway.settings import Settings
 from gateway.turn.prepare import Wishes, decide
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if decision is None:
         print(f"--key: there is no key {arguments.key!r} under keys.static", file=sys.stderr)
         return 2
-    print(msgspec.json.encode(decision).decode() if arguments.json else explanation_text(decision))
+    print(msgspec.json.encode(explanation(decision)).decode() if arguments.json else explanation_text(decision))
     return 0
 
 

@@ -19,10 +19,10 @@ from gateway.errors import ConfigError, StoreUnavailable
 from gateway.settings import Settings
 
 _TRY = """\
-Hermes Gateway serves on {url}
+Hermes Gateway serves on {at}
 Try:
   curl -s {url}/v1/chat/completions -H 'content-type: application/json' \\
-    -d '{{"model": "auto", "messages": [{{"role": "user", "content": "what is 12.5% of 18,640?"}}]}}'
+    {key}-d '{{"model": "auto", "messages": [{{"role": "user", "content": "what is 12.5% of 18,640?"}}]}}'
 """
 
 
@@ -49,45 +49,59 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
         port = arguments.port if arguments.port is not None else server_config.port
         for warning in settings.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        server = _Server(
-            uvicorn.Config(
-                gateway.app,
-                host=host,
-                port=port,
-                loop="none",
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                date_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=int(server_config.drain_s),
-                timeout_keep_alive=75,
-            ),
-            gateway.drain,
+        listen = uvicorn.Config(
+            gateway.app,
+            host=host,
+            port=port,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=int(server_config.drain_s),
+            timeout_keep_alive=75,
         )
+        try:
+            # At once, before the encoder's thread has begun to load: an exit would have to wait for it.
+            bound = listen.bind_socket()
+        except SystemExit:
+            # uvicorn's way to say that it could not bind; it has logged the system's words for it.
+            print(f"Cannot listen on {_url(host, port)}.", file=sys.stderr)
+            return 1
+        server = _Server(listen, gateway.drain, needs_key=not gateway.versions.current.keys.open)
         # What start-up made stays; the collector need not look at it again. A turn makes some hundred objects and no
         # cycles to speak of, so looking at the young ones rarely is enough.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
-        try:
-            await server.serve()
-        except SystemExit:
-            # uvicorn's way to say that it could not bind, with a code of its own; it has logged why.
-            return 1
+        await server.serve(sockets=[bound])
     return 0 if server.came_up else 1
+
+
+def how_to_try(host: str, port: int, *, needs_key: bool) -> str:
+    """Where the gateway serves, and a line to try from this machine; `KEY` in it where a key is asked for."""
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - looked up, not bound
+    return _TRY.format(
+        at=_url(host, port), url=_url(near, port), key="-H 'authorization: Bearer KEY' " if needs_key else ""
+    )
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
     """uvicorn's server, which says how to try it once it listens."""
 
-    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
+    def __init__(self, config: uvicorn.Config, drain: Drain, *, needs_key: bool) -> None:
         super().__init__(config)
         self.came_up = False
         self._drain = drain
+        self._needs_key = needs_key
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Heed a signal: from here on, `/readyz` says no."""
@@ -108,5 +122,4 @@ class _Server(uvicorn.Server):
         if self.servers:
             self.came_up = True
             address = self.servers[0].sockets[0].getsockname()
-            host = f"[{address[0]}]" if ":" in address[0] else address[0]
-            print(_TRY.format(url=f"http://{host}:{address[1]}"), flush=True)
+            print(how_to_try(address[0], address[1], needs_key=self._needs_key), flush=True)

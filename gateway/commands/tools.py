@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{spec.name}{mark}  {spec.description.splitlines()[0] if spec.description else ''}\n    {spec.origin}"
             )
     print_problems(problems)
+    if arguments.check and not problems and not arguments.json:
+        print("\nNo self-check failed.")
     return 1 if problems else 0
 
 

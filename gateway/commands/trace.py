@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     if arguments.json:
         fields: dict[str, Any] = msgspec.to_builtins(row)
+        fields = {"id": fields.pop("trace_id"), "object": "trace", **fields}
         fields["events"] = msgspec.json.decode(row.events) if row.events else []
         print(msgspec.json.encode(fields).decode())
     else:

@@ -6,6 +6,7 @@ Keys that this version does not serve are absent here, so that they are refused 
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Annotated, Any, Literal
 
@@ -55,6 +56,10 @@ class StorageConfig(Section):
     database: NonEmpty = "sqlite:///data/hermes.db"
 
 
+# Providers with an adapter of their own; every other name is litellm's.
+_OWN_PROVIDERS = ("demo", "plugin", "openai", "ollama", "vllm", "lmstudio", "anthropic")
+
+
 class BackendConfig(Section):
     """One upstream that serves one model."""
 
@@ -73,6 +78,15 @@ class BackendConfig(Section):
     timeout_s: float = Field(default=120, gt=0)
     first_token_timeout_s: float = Field(default=60, gt=0)
     idle_timeout_s: float = Field(default=60, gt=0)
+
+    @field_validator("provider")
+    @classmethod
+    def _spelt(cls, value: str) -> str:
+        # litellm knows a hundred more, and knows which only once it is loaded; a slip of the pen is seen without it.
+        near = difflib.get_close_matches(value, _OWN_PROVIDERS, n=1, cutoff=0.85)
+        if near and near[0] != value:
+            raise ValueError(f"unknown provider {value!r}; did you mean `{near[0]}`?")
+        return value
 
     @model_validator(mode="after")
     def _needs(self) -> BackendConfig:

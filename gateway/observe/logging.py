@@ -13,6 +13,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 import structlog
+import structlog.tracebacks
 from structlog.typing import Processor
 
 from gateway.config.models import LogConfig
@@ -28,6 +29,10 @@ _LEVELS: Final = {
 }
 # Libraries that tell at `info` what concerns nobody.
 _QUIET: Final = ("aiosqlite", "alembic", "asyncio", "httpcore", "httpx", "sqlalchemy")
+# Without the values of local variables: those are what people said, and the headers they said it with.
+_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
 _SHOWN: Final = (
     "endpoint",
     "model",
@@ -63,7 +68,7 @@ def configure_logging(config: LogConfig, redactor: Redactor, stream: TextIO | No
         structlog.processors.StackInfoRenderer(),
     ]
     render: list[Processor] = (
-        [structlog.processors.dict_tracebacks, _redact(redactor), structlog.processors.JSONRenderer(_dumps)]
+        [_TRACEBACKS, _redact(redactor), structlog.processors.JSONRenderer(_dumps)]
         if as_json
         else [
             structlog.processors.format_exc_info,

@@ -64,7 +64,7 @@ class Metrics:
         )
         self._first_token = Histogram(
             "hermes_first_token_seconds",
-            "Seconds from the request to the first piece of a streamed answer.",
+            "Seconds from asking the backend to the first piece of a streamed answer.",
             ("model",),
             buckets=_SECONDS,
             registry=registry,

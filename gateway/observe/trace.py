@@ -131,6 +131,20 @@ class TraceWriter:
 
     async def _write_batch(self) -> None:
         batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        lost_before = self.dropped
+        written_before = self.written
+        try:
+            await self._keep(batch)
+        except asyncio.CancelledError:
+            self.dropped = lost_before + len(batch) - (self.written - written_before)
+            raise
+        finally:
+            self._characters -= sum(map(_characters, batch))
+            self._done += len(batch)
+            async with self._settled:
+                self._settled.notify_all()
+
+    async def _keep(self, batch: list[Recorder]) -> None:
         try:
             # Off the event loop: a batch of long conversations takes milliseconds to encode.
             rows = await asyncio.to_thread(_rows, batch, self._config, self._redactor)
@@ -139,14 +153,14 @@ class TraceWriter:
             self._failing = False
         except StoreUnavailable as error:
             self._lost(len(batch), error)
-        except asyncio.CancelledError:
-            self.dropped += len(batch)
-            raise
-        finally:
-            self._characters -= sum(map(_characters, batch))
-            self._done += len(batch)
-            async with self._settled:
-                self._settled.notify_all()
+        except Exception:  # noqa: BLE001 - as the next line says
+            # The task's outermost handler: a trace that can't be written must end neither the writing nor its neighbours.
+            if len(batch) == 1:
+                self.dropped += 1
+                _log.exception("a trace could not be written", trace_id=batch[0].trace_id)
+                return
+            for each in batch:
+                await self._keep([each])
 
     def _lost(self, count: int, error: StoreUnavailable) -> None:
         self.dropped += count

@@ -17,12 +17,19 @@ from gateway.routing.cache import DecisionCache, cache_key
 from gateway.routing.conditions import UsedFacts
 from gateway.routing.decision import Candidate, Decision
 from gateway.routing.encoder import Encoder
+from gateway.routing.encoders.window import ends_of_text
 from gateway.routing.facts import Facts
+from gateway.routing.fits import Fits
+from gateway.routing.following import follows
 from gateway.routing.likeness import Outcome
 from gateway.routing.normalise import normalise
 from gateway.routing.rules import Rule, RuleTable, Scan
 from gateway.routing.semantic import NOT_KEPT, Semantic
 from gateway.routing.text import both_ends
+
+# What the turn before a short question may clear up.
+_UNDECIDED = frozenset({"below_threshold", "ambiguous"})
+_BEFORE_CHARS = 400
 
 
 class CompositeRouter:
@@ -42,6 +49,7 @@ class CompositeRouter:
         clock: Clock,
         models: Collection[str],
         files: Mapping[str, str] | None = None,
+        fits: Fits | None = None,
     ) -> None:
         """Build everything that needs no encoder. `prepare` does the rest.
 
@@ -53,6 +61,7 @@ class CompositeRouter:
             clock: tells the cache how old its entries are.
             models: names that a decision may name.
             files: file of each route, for problems.
+            fits: what earlier versions learnt from the same utterances.
 
         Raises:
             ConfigError: a pattern, keyword, condition, model or threshold is wrong; it names all of them.
@@ -62,7 +71,7 @@ class CompositeRouter:
         self._rules = RuleTable(routes, files)
         semantic = config.semantic
         self.cache = DecisionCache(semantic.cache_size, semantic.cache_ttl_s, clock.monotonic)
-        self._semantic = Semantic(routes, semantic, encoder if semantic.enabled else None, files)
+        self._semantic = Semantic(routes, semantic, encoder if semantic.enabled else None, files, fits)
         self._facts = UsedFacts(route.when for route in routes)
         problems = self._rules.problems + self._semantic.problems + _missing(routes, config, models, files or {})
         if problems:
@@ -90,23 +99,37 @@ class CompositeRouter:
         """Decide. With `explain`, `candidates` and `matched` are filled in and nothing else changes."""
         scan = self._rules.scan(normalise(both_ends(facts.text)))
         won = self._rules.winner(scan, facts)
+        asked = scan.text
         if won is not None:
             rule, why = won
             decision = Decision(rule.route, rule.model, "rule", self.version, reason=why)
         else:
-            decision = await self._by_meaning(scan, facts)
-        return await self._explained(decision, scan, facts) if explain else decision
+            decision, asked = await self._by_meaning(scan, facts)
+        return await self._explained(decision, asked, scan, facts) if explain else decision
 
-    async def _by_meaning(self, scan: Scan, facts: Facts) -> Decision:
+    async def _by_meaning(self, scan: Scan, facts: Facts) -> tuple[Decision, str]:
+        """The decision, and the normalised text it was made about."""
         if not scan.text:
-            return self._fallback("no_text")
+            return self._fallback("no_text"), scan.text
         if not self._semantic.enabled:
-            return self._fallback("semantic_disabled")
-        key = cache_key(self.version, scan.text, self._facts.key(facts))
+            return self._fallback("semantic_disabled"), scan.text
+        decision = await self._about(scan.text, scan, facts)
+        if decision.route is None and decision.reason in _UNDECIDED and facts.before and follows(scan.text):
+            together = normalise(f"{ends_of_text(facts.before, _BEFORE_CHARS)}\n{scan.text}")
+            longer = await self._about(together, scan, facts)
+            if longer.route is not None:
+                return longer, together
+        return decision, scan.text
+
+    async def _about(self, text: str, scan: Scan, facts: Facts) -> Decision:
+        key = cache_key(self.version, text, self._facts.key(facts))
+        if text != scan.text:
+            # `none_of` looks at the question alone, and two pairs of texts may be one when joined.
+            key = (*key, scan.text)
         kept = self.cache.get(key)
         if kept is not None:
             return kept
-        decision = self._decided(await self._semantic.match(scan.text, self._barred(scan, facts)))
+        decision = self._decided(await self._semantic.match(text, self._barred(scan, facts)))
         if decision.reason not in NOT_KEPT:
             self.cache.put(key, replace(decision, cached=True))
         return decision
@@ -127,12 +150,12 @@ class CompositeRouter:
     def _fallback(self, reason: str) -> Decision:
         return Decision(None, self._default, "default", self.version, reason=reason)
 
-    async def _explained(self, decision: Decision, scan: Scan, facts: Facts) -> Decision:
+    async def _explained(self, decision: Decision, asked: str, scan: Scan, facts: Facts) -> Decision:
         found = self._rules.found(scan, facts.text)
         barred = self._barred(scan, facts)
         outcome = Outcome()
-        if scan.text and self._semantic.enabled:
-            outcome = await self._semantic.match(scan.text, barred, views=True)
+        if asked and self._semantic.enabled:
+            outcome = await self._semantic.match(asked, barred, views=True)
         similar = {view.route: view for view in outcome.views}
         candidates: list[Candidate] = []
         for rule in self._rules.rules:

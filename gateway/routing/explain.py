@@ -27,10 +27,8 @@ REASONS = {
 
 
 def explanation(decision: Decision) -> dict[str, Any]:
-    """The whole decision as JSON values."""
-    built = msgspec.to_builtins(decision)
-    assert isinstance(built, dict)
-    return built
+    """The whole decision as JSON values, as `POST /v1/route` answers it."""
+    return {"object": "route.decision", **msgspec.to_builtins(decision)}
 
 
 def explanation_text(decision: Decision) -> str:

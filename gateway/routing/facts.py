@@ -12,7 +12,9 @@ class Facts(msgspec.Struct, frozen=True):
     """Everything a decision may depend on, beside the version.
 
     Attributes:
-        text: the last user message's text parts, joined by line breaks, as the client sent them; may be empty.
+        text: the last user message's text parts, joined by line breaks, as the client sent them but for blanks in the
+            place of what programs added; may be empty.
+        before: the same of the user message before it: what a short question may lean on.
         model: the name the client asked for.
         tags: tags of the key and, where allowed, of the request.
         has_tools: whether the client sent tools.
@@ -30,3 +32,4 @@ class Facts(msgspec.Struct, frozen=True):
     tokens: int = 0
     allowed_routes: frozenset[str] | None = None
     allowed_models: frozenset[str] | None = None
+    before: str = ""

@@ -45,12 +45,11 @@ def fit_head(features: Vectors, owner: NDArray[np.intp], routes: int, shrinkage:
     """
     count, width = features.shape
     rows = np.arange(count)
-    with_bias = np.concatenate([features, np.ones((count, 1), np.float32)], axis=1)
     held = np.full((width + 1, 1), shrinkage, np.float32)
     held[-1] *= _BIAS_SHRINKAGE
 
     def loss(weights: Vectors) -> tuple[float, Vectors]:
-        share = with_bias @ weights
+        share = Head(weights).logits(features)
         share -= share.max(axis=1, keepdims=True)
         own = share[rows, owner].astype(np.float64)
         np.exp(share, out=share)
@@ -59,15 +58,18 @@ def fit_head(features: Vectors, owner: NDArray[np.intp], routes: int, shrinkage:
         value += float((held * weights * weights).sum(dtype=np.float64)) / 2
         share /= total
         share[rows, owner] -= 1
-        return value, with_bias.T @ share + held * weights
+        slope = held * weights
+        slope[:-1] += features.T @ share
+        slope[-1] += share.sum(axis=0)
+        return value, slope
 
     return Head(_least(loss, np.zeros((width + 1, routes), np.float32)))
 
 
-def shares(logits: Vectors) -> Vectors:
-    """Probabilities from logits, along the last axis."""
-    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    found: Vectors = shifted / shifted.sum(axis=-1, keepdims=True)
+def log_shares(logits: Vectors) -> Vectors:
+    """Logarithms of probabilities from logits, along the last axis."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    found: Vectors = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return found
 
 
@@ -101,17 +103,17 @@ def _least(loss: Callable[[Vectors], tuple[float, Vectors]], weights: Vectors) -
 def _step(slope: Vectors, known: list[tuple[Vectors, Vectors, float]]) -> Vectors:
     """The slope through the inverse of the curvature, as far as that is known (the two-loop recursion)."""
     step = slope.copy()
-    shares_: list[float] = []
+    taken: list[float] = []
     for moved, turned, inverse in reversed(known):
         share = inverse * _dot(moved, step)
-        shares_.append(share)
+        taken.append(share)
         step -= np.float32(share) * turned
     if known:
         moved, turned, inverse = known[-1]
         step *= np.float32(1 / (inverse * max(_dot(turned, turned), _TINY)))
     else:
         step *= np.float32(1 / max(_dot(slope, slope) ** 0.5, _TINY))
-    for (moved, turned, inverse), share in zip(known, reversed(shares_), strict=True):
+    for (moved, turned, inverse), share in zip(known, reversed(taken), strict=True):
         step += moved * np.float32(share - inverse * _dot(turned, step))
     return step
 

@@ -6,6 +6,7 @@ fixed width. Product names, numbers and Chinese words an encoder never met count
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -74,5 +75,5 @@ def _pieces(text: str) -> dict[str, None]:
     words = text.split()
     # A line break sets words apart from runs of characters: a normalised text holds none.
     found.update(dict.fromkeys(f"\n{word}" for word in words))
-    found.update(dict.fromkeys(f"\n{one} {other}" for one, other in zip(words, words[1:], strict=False)))
+    found.update(dict.fromkeys(f"\n{one} {other}" for one, other in itertools.pairwise(words)))
     return found

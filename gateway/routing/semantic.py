@@ -18,6 +18,7 @@ from gateway.errors import Problem
 from gateway.routing.cache import Key, cache_key
 from gateway.routing.encoder import Encoder
 from gateway.routing.encoders.auto import AutoEncoder
+from gateway.routing.fits import Fits
 from gateway.routing.likeness import Outcome
 from gateway.routing.normalise import normalise
 
@@ -55,8 +56,10 @@ class Semantic:
         config: SemanticConfig,
         encoder: Encoder | None,
         files: Mapping[str, str] | None = None,
+        fits: Fits | None = None,
     ) -> None:
         """Nothing is loaded before `prepare`."""
+        self._fits = fits if fits is not None else Fits()
         self._config = config
         self._examples = sorted((route for route in routes if route.utterances), key=lambda route: route.route)
         self.routes = tuple(route.route for route in self._examples)
@@ -113,6 +116,8 @@ class Semantic:
         return Index(
             utterances,
             checked(vectors, len(utterances), space.dimensions),
+            encoder=space.name,
+            fits=self._fits,
             threshold=None if self._config.threshold == "auto" else self._config.threshold,
             own_thresholds=own,
             margin=None if self._config.margin == "auto" else self._config.margin,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.chat.blocks import Audio, Image, Message, Reasoning, Refusal, Text, ToolCall, ToolResult
+from gateway.routing.noise import without_noise
 
 # Roughly what vision models charge for a picture of ordinary size, and what one message costs beside its text.
 _IMAGE_TOKENS = 765
@@ -18,11 +19,27 @@ _END_CHARS = 50_000
 
 
 def routing_text(messages: Sequence[Message]) -> str:
-    """The last user message's text parts, joined by line breaks; empty where there is none."""
+    """The last user message's text parts, joined by line breaks; empty where there is none.
+
+    What programs add to a message (`noise.py`) is blanked out; a message that was nothing else is passed over.
+    """
+    return routing_texts(messages)[0]
+
+
+def routing_texts(messages: Sequence[Message]) -> tuple[str, str]:
+    """The text that is routed on, and the user's text before it; either may be empty."""
+    found: list[str] = []
     for message in reversed(messages):
-        if message.role == "user":
-            return message.text
-    return ""
+        if message.role != "user":
+            continue
+        sent = message.text
+        text = without_noise(sent)
+        if text.strip() or not sent.strip():
+            found.append(text)
+            if len(found) == 2:
+                break
+    text, before = (*found, "", "")[:2]
+    return text, before
 
 
 def estimate_tokens(messages: Sequence[Message]) -> int:

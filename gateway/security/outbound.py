@@ -7,6 +7,7 @@ resolved once, each address is judged, and the socket is made for a judged addre
 from __future__ import annotations
 
 import asyncio
+import codecs
 import fnmatch
 import ipaddress
 import re
@@ -32,6 +33,9 @@ TIMEOUT_S = 10.0
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEPT_ELSEWHERE = frozenset({"accept", "accept-language", "user-agent"})
 _CHARSET = re.compile(rb"""<meta[^>]+charset=["']?([A-Za-z0-9_:.-]+)""", re.IGNORECASE)
+
+# What Python can decode and no page is written in: punycode takes minutes for a megabyte, the others make half characters.
+_NO_CHARSETS = frozenset({"punycode", "idna", "unicode-escape", "raw-unicode-escape", "utf-7", "undefined"})
 
 
 class OutboundRefused(Exception):
@@ -65,6 +69,8 @@ class Fetched(msgspec.Struct, frozen=True):
         found = _CHARSET.search(self.content[:2048])
         named = self.charset or (found[1].decode("ascii") if found else "utf-8")
         try:
+            if codecs.lookup(named).name in _NO_CHARSETS:
+                named = "utf-8"
             return self.content.decode(named, "replace")
         except (LookupError, UnicodeError):
             return self.content.decode("utf-8", "replace")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, TypeVar, overload
 
 from gateway.errors import Problem
+from gateway.tools.sources import told
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,8 +46,8 @@ class Declaration:
 
     @property
     def file(self) -> str:
-        """The file it stands in."""
-        return self.function.__code__.co_filename
+        """The file it stands in, as people are told."""
+        return told(self.function.__code__.co_filename)
 
     @property
     def line(self) -> int:
@@ -185,9 +187,15 @@ class Tools:
         for function in functions:
             declaration = getattr(function, _ATTRIBUTE, None)
             if not isinstance(declaration, Declaration):
-                raise TypeError(f"{function!r} is no tool: decorate it with @tool before adding it")
+                raise TypeError(f"`{_called(function)}` is no tool: decorate it with @tool before adding it")
             self.declarations.append(declaration)
             self.problems.extend(Problem(declaration.file, declaration.line, text) for text in _faults(declaration))
+
+
+def declared_in(module: ModuleType) -> list[Declaration]:
+    """The tools whose functions a module itself defines, in their order, added or not."""
+    found = (getattr(value, _ATTRIBUTE, None) for value in vars(module).values())
+    return [each for each in found if isinstance(each, Declaration) and each.function.__module__ == module.__name__]
 
 
 def deletes_by_name(name: str) -> bool:
@@ -195,6 +203,10 @@ def deletes_by_name(name: str) -> bool:
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     words = re.split(r"[^A-Za-z]+", spaced.lower())
     return not _DELETING.isdisjoint(words) or any(word in name for word in _DELETING_CJK)
+
+
+def _called(function: Any) -> str:
+    return str(getattr(function, "__name__", None) or repr(function))
 
 
 def _faults(declaration: Declaration) -> list[str]:

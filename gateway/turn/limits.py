@@ -58,5 +58,5 @@ class ToolLimits:
 def _json(text: str) -> object:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text

@@ -18,7 +18,7 @@ from gateway.errors import HookFailed, InvalidRequest
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
-from gateway.routing.text import estimate_tokens, routing_text
+from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.principal import Principal
 from gateway.tools.spec import ToolSpec
 from gateway.turn.context import Turn
@@ -46,14 +46,16 @@ class Wishes:
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes) -> Facts:
     """What the router may look at."""
+    text, before = routing_texts(request.messages)
     return Facts(
-        text=routing_text(request.messages),
+        text=text,
         model=request.model,
         tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
         has_tools=bool(request.tools),
         has_image=request.has_image,
         tokens=estimate_tokens(request.messages),
         allowed_routes=principal.routes,
+        before=before,
     )
 
 

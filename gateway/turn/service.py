@@ -13,7 +13,7 @@ from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, HookFailed
 from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
 from gateway.security.principal import Principal
 from gateway.turn.context import Turn
@@ -71,12 +71,17 @@ class Turns:
         turn: Turn | None = None
         try:
             snapshot = lease.value
-            if snapshot.hooks.on_request:
-                changed = await snapshot.hooks.request(request, principal)
-                if changed is not request:
-                    record.emit("hook.changed", hook="on_request")
-                    request = changed
-            turn = await prepare(request, principal, wishes, snapshot, record, self._clock)
+            limit_s = snapshot.config.server.turn_timeout_s
+            try:
+                async with asyncio.timeout(limit_s):
+                    if snapshot.hooks.on_request:
+                        changed = await snapshot.hooks.request(request, principal)
+                        if changed is not request:
+                            record.emit("hook.changed", hook="on_request")
+                            request = changed
+                    turn = await prepare(request, principal, wishes, snapshot, record, self._clock)
+            except TimeoutError as error:
+                raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
             self.running[trace_id] = turn
             result = await self._loop.run(turn, begun(turn))
         except asyncio.CancelledError:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.api.auth import caller, read_headers
+from gateway.api.local import refuse_strangers
 from gateway.config.models import KeysConfig
 from gateway.errors import GatewayError, InvalidRequest, NotAllowed, Unauthenticated
 from gateway.security.keys import KeyRing
+from tests.serving import native_config, serving
 
 KEYS = KeyRing(
     KeysConfig.model_validate(
@@ -92,3 +95,41 @@ def test_role_is_needed_where_one_is_asked_for() -> None:
     assert caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="metrics").key_id == "front"
     with pytest.raises(NotAllowed, match="admin"):
         caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="admin")
+
+
+@pytest.mark.parametrize(
+    ("headers", "answered"),
+    [
+        ({"host": "127.0.0.1:8080"}, True),
+        ({"host": "localhost:8080"}, True),
+        ({"host": "LOCALHOST"}, True),
+        ({"host": "[::1]:8080"}, True),
+        ({"host": "hermes.localhost:8080"}, True),
+        ({"host": "127.0.0.1:8080", "origin": "http://localhost:5173"}, True),
+        ({"host": "evil.example:8080"}, False),
+        ({"host": "127.0.0.1.evil.example"}, False),
+        ({"host": "localhost.evil.example"}, False),
+        ({"host": "[2001:db8::1]:8080"}, False),
+        ({"host": ""}, False),
+        ({"host": "127.0.0.1:8080", "origin": "http://evil.example"}, False),
+        ({"host": "127.0.0.1:8080", "origin": "null"}, False),
+    ],
+)
+def test_open_gateway_answers_this_machine_and_no_foreign_page(headers: dict[str, str], answered: bool) -> None:
+    scope = {"headers": [(name.encode(), value.encode()) for name, value in headers.items()]}
+    if answered:
+        refuse_strangers(scope)
+    else:
+        with pytest.raises(NotAllowed):
+            refuse_strangers(scope)
+
+
+async def test_foreign_host_is_refused_while_no_key_exists_and_judged_by_its_key_afterwards(tmp_path: Path) -> None:
+    open_one = native_config("http://127.0.0.1:9/v1")
+    async with serving(tmp_path, open_one) as served:
+        assert (await served.get("/v1/models", host="evil.example"))[0] == 403
+        assert (await served.get("/v1/models"))[0] == 200
+    closed = native_config("http://127.0.0.1:9/v1", keys={"static": {"app": {"key": "sk-test-1234567890"}}})
+    async with serving(tmp_path, closed) as served:
+        headers = {"host": "evil.example", "authorization": "Bearer sk-test-1234567890"}
+        assert (await served.get("/v1/models", **headers))[0] == 200

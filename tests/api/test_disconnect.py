@@ -122,3 +122,23 @@ async def test_client_that_leaves_in_the_middle_of_its_request_is_nobody(tmp_pat
         assert (await on.get("/healthz"))[0] == 200
         assert upstream.requests == []
         assert (await on.get("/v1/traces"))[2]["data"] == []
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["JSON", "SSE"])
+async def test_answer_that_a_stopping_gateway_cuts_off_says_so(tmp_path: Path, streamed: bool) -> None:
+    reply = stream(*words("hello"), Stall(), f("stop"), DONE) if streamed else answer("x").held()
+    async with ScriptedUpstream(reply) as upstream, serving(tmp_path, native_config(upstream.base_url)) as on:
+        before = asyncio.all_tasks()
+        request = asyncio.create_task(ask(on, streamed))
+        await upstream.stalled()
+        async with asyncio.timeout(2):
+            while streamed and not any(turn.first_token_s for turn in on.gateway.turns.running.values()):
+                await asyncio.sleep(0.005)
+        # As the server does when the time to drain is over.
+        for task in asyncio.all_tasks() - before:
+            if "RequestResponseCycle" in repr(task.get_coro()):
+                task.cancel()
+        async with asyncio.timeout(2):
+            told = await request
+        assert b'"code":"draining"' in told
+        assert told.endswith(b"data: [DONE]\n\n") is streamed

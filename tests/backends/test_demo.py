@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.backends.backend import Backend, ModelCall
@@ -235,3 +237,25 @@ async def test_closing_the_stream_stops_it() -> None:
         await anext(batches)
     with pytest.raises(StopAsyncIteration):
         await anext(batches)
+
+
+async def test_schema_that_holds_itself_everywhere_is_read_in_no_time() -> None:
+    itself = {"$ref": "#"}
+    objects = {"type": "object", "properties": {f"p{number}": itself for number in range(50)}}
+    unions = {"type": "null", "anyOf": [itself] * 20, "properties": {"a": {"anyOf": [itself] * 20}}}
+    for parameters in (objects, unions):
+        tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
+        began = time.monotonic()
+        await demo().complete(model_call("hello 5", tools=[tool]))
+        assert time.monotonic() - began < 2
+
+
+async def test_values_of_any_size_and_depth_are_refused_by_name() -> None:
+    for field, raw in (("temperature", b"1e999"), ("seed", b"9" * 10_000), ("metadata", b"[" * 5000 + b"]" * 5000)):
+        call = model_call("hello")
+        call = msgspec.structs.replace(call, fields={**call.fields, field: msgspec.Raw(raw)})
+        with pytest.raises(InvalidRequest) as caught:
+            await demo().complete(call)
+        assert caught.value.param == field
+    with pytest.raises(InvalidRequest):
+        await demo().complete(model_call("hello", tool_choice={"type": "allowed_tools", "allowed_tools": 5}))

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.backends.demo import DemoBackend
+from gateway.backends.demo.labels import LABELS_ZH
 from gateway.chat.blocks import Message, ToolCall
 from gateway.config.models import BackendConfig
 from tests.backends.demo_loop import Talk, Tool, talk
@@ -496,3 +497,8 @@ def _calls(message: Message) -> tuple[ToolCall, ...]:
 def test_question_s_own_tools_are_all_it_knows() -> None:
     told = ask("read notes.txt and fetch https://example.com/a", READ, WEB)
     assert told.rounds == [[("read_file", {"path": "notes.txt"}), ("web_fetch", {"url": "https://example.com/a"})]]
+
+
+def test_chinese_labels_tell_the_parts_of_a_time_apart() -> None:
+    parts = ("timezone", "datetime", "date", "time", "weekday", "utc_offset")
+    assert len({LABELS_ZH[part] for part in parts}) == len(parts)

@@ -565,3 +565,25 @@ async def test_cancelling_the_caller_aborts_the_upstream_within_a_second(streame
         with pytest.raises(asyncio.CancelledError):
             await task
         await upstream.aborted(timeout_s=1)
+
+
+@BOTH
+@DIALECTS
+async def test_answer_nested_too_deeply_is_a_broken_upstream(dialect: str, streamed: bool) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    whole = f'{{"choices":[{{"message":{{"content":"x"}},"finish_reason":"stop"}}],"x":{deep}}}'
+    piece = f'data: {{"choices":[{{"index":0,"delta":{{"content":"x"}}}}],"x":{deep}}}\n\n'
+    reply = stream(piece.encode(), f("stop"), DONE) if streamed else body(whole.encode())
+    async with scripted(reply, dialect=dialect) as (_, backend):
+        assert isinstance(await failure(backend, streamed=streamed), UpstreamBroken)
+
+
+@BOTH
+async def test_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
+    monkeypatch.setattr("gateway.backends.native._ANSWER_BYTES", 1000)
+    monkeypatch.setattr("gateway.backends.native._STREAM_BYTES", 1000)
+    reply = stream(*words("many " * 100), f("stop"), DONE) if streamed else answer("many " * 400)
+    async with scripted(reply) as (_, backend):
+        error = await failure(backend, streamed=streamed)
+        assert isinstance(error, UpstreamBroken)
+        assert "more than 1000 bytes" in error.message

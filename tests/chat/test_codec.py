@@ -102,6 +102,9 @@ FAULTS: dict[str, tuple[bytes, str | None]] = {
     ),
     "tool_choice": (request(tool_choice="sometimes"), "tool_choice"),
     "user": (request(user=5), "user"),
+    "not UTF-8 in a field nobody reads": (request(extra="?").replace(b'"?"', b'"\xff"'), None),
+    "nested too deeply": (request(extra="?").replace(b'"?"', b"[" * 100_000 + b"]" * 100_000), None),
+    "messages nested too deeply": (b'{"model":"m","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}", None),
 }
 
 

@@ -36,3 +36,8 @@ def test_what_comes_out_is_utf_8() -> None:
 def test_what_is_no_json_is_refused() -> None:
     with pytest.raises(ValueError, match="Expecting"):
         SurrogateJoiner().mend(b'{"x":"\\ud83d",')
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(ValueError, match="too deeply"):
+        SurrogateJoiner().mend(b'{"x":"\\ud83d","y":' + b"[" * 100_000 + b"]" * 100_000 + b"}")

@@ -37,3 +37,9 @@ def test_order_of_rounds_does_not_matter(a: Usage, b: Usage, c: Usage) -> None:
     assert a + b == b + a
     assert (a + b) + c == a + (b + c)
     assert (a + b).estimated is (a.estimated or b.estimated)
+
+
+def test_counts_that_no_database_could_hold_are_cut() -> None:
+    for told in ("1e300", "1e19", "99999999999999999999999"):
+        usage = read(f'{{"prompt_tokens":{told}}}')
+        assert 0 < (usage + usage).total_tokens < 2**63

@@ -157,6 +157,7 @@ def test_an_alias_stands_for_a_model_and_is_none(line: str, problem: str) -> Non
     [
         ("{provider: openai}", "`backends.small`: `model` is missing: the name of the model at this backend"),
         ("{model: m}", "`backends.small.provider` is missing"),
+        ("{provider: opnai, model: m}", "`backends.small.provider`: unknown provider 'opnai'; did you mean `openai`?"),
         ("{provider: plugin}", "`backends.small`: a backend with `provider: plugin` needs `module`"),
         (
             "{provider: openai, model: m, base_url: ftp://x}",

@@ -287,7 +287,11 @@ def test_eval_prints_the_figures_of_the_contract_and_holds_a_floor(folder: Path,
 
 def test_eval_names_every_line_that_cannot_be_read(folder: Path, command: Command) -> None:
     file = labelled(
-        folder, {"text": "x", "route": "nowhere"}, {"route": None}, {"text": "x"}, {"text": "x", "route": None, "kye": 1}
+        folder,
+        {"text": "x", "route": "nowhere"},
+        {"route": None},
+        {"text": "x"},
+        {"text": "x", "route": None, "kye": 1},
     )
     done = command(folder, "eval", file)
     assert done.returncode == 1
@@ -324,7 +328,7 @@ def test_trace_replays_an_answered_request(shipped: Program, command: Command) -
         shipped.folder, "trace", headers["x-gateway-trace"], "--json", GATEWAY_URL=shipped.url, GATEWAY_KEY="any"
     )
     assert over_http.returncode == 0, over_http.stderr
-    assert json.loads(over_http.stdout)["trace_id"] == headers["x-gateway-trace"]
+    assert json.loads(over_http.stdout)["id"] == headers["x-gateway-trace"]
     for name in (headers["x-gateway-trace"], headers["x-request-id"], body["id"]):
         done = command(shipped.folder, "trace", name)
         assert done.returncode == 0, done.stderr

@@ -125,3 +125,18 @@ def test_nothing_anybody_said_is_in_a_turns_line() -> None:
     LogSubscriber(LogConfig(requests=True)).finished(turn())
     for said in SECRETS:
         assert said not in log.getvalue()
+
+
+def test_a_stack_trace_shows_no_values() -> None:
+    log = Log()
+
+    def fails(said: str) -> None:
+        raise RuntimeError("broken")
+
+    try:
+        fails("what somebody said")
+    except RuntimeError:
+        structlog.get_logger("gateway.x").exception("failed")
+    assert "broken" in log.getvalue()
+    assert "test_logging.py" in log.getvalue()
+    assert "what somebody said" not in log.getvalue().replace('fails(\\"what somebody said\\")', "")

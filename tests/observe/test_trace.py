@@ -232,3 +232,24 @@ def _timed(call: object, times: int) -> float:
     for _ in range(times):
         call()
     return (time.process_time() - started) / times
+
+
+async def test_a_trace_that_cannot_be_written_takes_no_other_with_it(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/x.db")
+    await store.open()
+    traces = TraceWriter(store, TracesConfig(), SystemClock())
+    await traces.open()
+    now = time.time()
+    with capture_logs() as lines:
+        traces.finished(turn(named(1), began=now))
+        traces.finished(turn(named(2), began=now, prompt_tokens=2**70))  # more than the database holds
+        traces.finished(turn(named(3), began=now))
+        assert await traces.flush()
+        traces.finished(turn(named(4), began=now))
+        assert await traces.flush()
+    assert (traces.written, traces.dropped) == (3, 1)
+    assert [line["trace_id"] for line in lines] == [named(2)]
+    kept = [await store.traces.get(named(number), "app") for number in range(1, 5)]
+    assert [row is not None for row in kept] == [True, False, True, True]
+    await traces.close()
+    await store.close()

@@ -8,6 +8,7 @@ from typing import Any
 from gateway.config.models import RouteConfig, RouterConfig
 from gateway.routing.composite import CompositeRouter
 from gateway.routing.encoder import Encoder
+from gateway.routing.fits import Fits
 
 
 class HandClock:
@@ -38,8 +39,9 @@ def router(
     version: str = "1-test",
     clock: HandClock | None = None,
     models: Sequence[str] = ("m", "fallback", "other"),
+    fits: Fits | None = None,
     **semantic: Any,
 ) -> CompositeRouter:
     """A router whose default is the model `fallback`."""
     config = RouterConfig.model_validate({"default": "fallback", "semantic": semantic})
-    return CompositeRouter(routes, config, version, encoder, clock or HandClock(), models)
+    return CompositeRouter(routes, config, version, encoder, clock or HandClock(), models, fits=fits)

@@ -415,6 +415,31 @@ async def test_both_ends_of_a_very_long_text_are_read_with_true_positions(place:
     assert normalise(text[match.start : match.end]) == "order status"
 
 
+async def test_a_short_question_leans_on_the_turn_before_it() -> None:
+    made, _ = await prepared()
+    alone = await made.decide(Facts("and the week before?"))
+    assert (alone.route, alone.reason) == (None, "below_threshold")
+    follow = Facts("And the week before?", before="where is my parcel")
+    live = await made.decide(follow)
+    assert (live.route, live.strategy, live.cached) == ("orders", "semantic", False)
+    assert (await made.decide(follow)).cached
+    explained = await made.decide(follow, explain=True)
+    assert same(explained, live)
+    assert explained.candidates[0].score == live.score
+    # The turn before says nothing where the question stands for itself, where it decides alone, or where it helps nothing.
+    assert (await made.decide(Facts("tell me a joke", before="where is my parcel"))).route is None
+    assert (await made.decide(Facts("and some jazz song", before="where is my parcel"))).route == "music"
+    assert (await made.decide(Facts("and the week before?", before="deep philosophy"))).route is None
+
+
+async def test_a_barred_route_stays_barred_for_a_question_that_leans_on_another() -> None:
+    orders = route("orders", "zzz", utterances=list(ORDERS.utterances), none_of=["week"])
+    made, _ = await prepared(routes=[orders, MUSIC])
+    assert (await made.decide(Facts("and now", before="where is my parcel week"))).route == "orders"
+    assert (await made.decide(Facts("and week now", before="where is my parcel"))).route is None
+    assert (await made.decide(Facts("and now", before="where is my parcel week"))).route == "orders"
+
+
 PHRASES = ["where is my parcel", "put on some jazz", "refund now", "parcel jazz", "what a day", "open the door"]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
+import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,15 @@ import pytest
 from yarl import URL
 
 from gateway.config.models import OutboundConfig
-from gateway.security.outbound import MAX_REDIRECTS, OutboundFailed, OutboundGuard, OutboundRefused, _Gate, _Inflate
+from gateway.security.outbound import (
+    MAX_REDIRECTS,
+    Fetched,
+    OutboundFailed,
+    OutboundGuard,
+    OutboundRefused,
+    _Gate,
+    _Inflate,
+)
 
 Answer = bytes | Callable[[str, dict[str, str]], bytes]
 
@@ -392,3 +401,14 @@ async def test_text_is_read_by_the_charset_that_was_named(
 ) -> None:
     server.answers = {"/": reply(body, Content_Type=content_type)}
     assert (await guard("127.0.0.1").fetch(server.url("/"))).text == text
+
+
+@pytest.mark.parametrize(
+    "charset", ["punycode", "Punycode", "idna", "utf-7", "unicode_escape", "raw_unicode_escape", "hex", "x"]
+)
+def test_a_charset_no_page_is_written_in_is_read_as_utf_8_in_no_time(charset: str) -> None:
+    content = b"a-" + b"b9c" * 100_000 + b"\\ud800 +AGE-"
+    fetched = Fetched("http://a.example/", 200, "text/plain", charset, content)
+    began = time.monotonic()
+    assert fetched.text == content.decode()
+    assert time.monotonic() - began < 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -39,7 +40,11 @@ async def refused(*places: Path) -> list[str]:
         ("x = 1\nx = 1 / 0", 4, "ZeroDivisionError: division by zero"),
         ("def broken(:\n    pass", 3, "SyntaxError: "),
         ("raise SystemExit(2)", 3, "SystemExit: 2"),
-        ("def register(registry):\n    registry.add(print)", 4, "TypeError: <built-in function print> is no tool"),
+        ("raise KeyboardInterrupt", 3, "KeyboardInterrupt"),
+        ("raise ValueError('\\ud800')", 3, "ValueError: ?"),
+        ("def register(registry):\n    raise SystemExit(2)", 4, "SystemExit: 2"),
+        ("async def lifespan():\n    raise SystemExit(2)\n    yield", 0, "RuntimeError: SystemExit: 2"),
+        ("def register(registry):\n    registry.add(print)", 4, "TypeError: `print` is no tool"),
         ("async def register(registry): ...", 3, "`register` must be a plain `def`"),
         ("def on_answer(answer): ...", 3, "hook `on_answer` must be an `async def`"),
         ("@tool\ndef bare(): ...\ndef register(registry): registry.add(bare)", 3, "tool `bare`: it needs a docstring"),
@@ -238,3 +243,69 @@ async def test_dates_and_models_reach_the_tool_as_such(tmp_path: Path) -> None:
         assert await workshop.result("book", to="rome", on="2024-03-18") == {"to": "ROME", "on": "2024-03-18"}
         wrong: Any = await workshop.call("weekday", {"day": "2024-02-31"})
         assert wrong.error.startswith("Invalid arguments for `weekday`: `day`")
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [("import nowhere_to_be_found", 3), ("x = (", 3), ("def register(registry):\n    registry.nothing()", 4)],
+)
+async def test_problems_of_a_relative_folder_have_its_path_and_the_line(
+    source: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plugin(tmp_path / "plugins", source)
+    monkeypatch.chdir(tmp_path)
+    (problem,) = await refused(Path("plugins"))
+    assert problem.startswith(f"plugins/plugin.py:{line}: ")
+
+
+async def test_a_tool_that_is_declared_and_never_added_is_a_problem(tmp_path: Path) -> None:
+    write_plugin(tmp_path, '@tool\ndef value() -> int:\n    "Tell the value."\n    return 1')
+    assert await refused(tmp_path) == [
+        f"{tmp_path}/plugin.py:3: tool `value` is never added: the file has no `register(registry)`"
+    ]
+
+
+async def test_two_tools_of_one_name_are_told_by_paths_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        write_plugin(tmp_path / "plugins", VALUE.format(value=1), name)
+    monkeypatch.chdir(tmp_path)
+    (problem,) = await refused(Path("plugins"))
+    assert problem == "plugins/two.py:6: tool `value` is already declared at plugins/one.py:6"
+
+
+async def test_a_plugin_that_never_ends_its_import_is_given_up(tmp_path: Path) -> None:
+    file = write_plugin(tmp_path, "import threading\nthreading.Event().wait(1)")
+    provider = PythonProvider([tmp_path], import_timeout_s=0.1)
+    with pytest.raises(ConfigError, match=r"importing it took longer than 0\.1 s") as caught:
+        await provider.list()
+    assert caught.value.problems[0].file == str(file)
+
+
+async def test_hooks_that_exit_or_were_cancelled_inside_fail_and_stop_nothing(tmp_path: Path) -> None:
+    write_plugin(tmp_path, "async def on_request(request, principal):\n    raise SystemExit(2)", "a")
+    write_plugin(
+        tmp_path, "import asyncio\nasync def on_request(request, principal):\n    raise asyncio.CancelledError", "b"
+    )
+    provider = PythonProvider([tmp_path])
+    await provider.list()
+    exits, cancelled = provider.hooks["on_request"]
+    with pytest.raises(RuntimeError, match="SystemExit: 2"):
+        await exits(None, None)
+    with pytest.raises(RuntimeError, match="cancelled from within"):
+        await cancelled(None, None)
+    await provider.close()
+
+
+async def test_a_hook_that_is_cancelled_from_outside_stays_cancelled(tmp_path: Path) -> None:
+    write_plugin(
+        tmp_path, "import asyncio\nasync def on_request(request, principal):\n    await asyncio.Event().wait()"
+    )
+    provider = PythonProvider([tmp_path])
+    await provider.list()
+    (waits,) = provider.hooks["on_request"]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await waits(None, None)
+    await provider.close()

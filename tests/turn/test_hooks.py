@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from gateway.chat.blocks import Message, Reasoning, Text
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.request import ChatRequest
-from gateway.errors import InvalidRequest, NotAllowed
+from gateway.errors import HookFailed, InvalidRequest, NotAllowed
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.turn.hooks import Hooks
@@ -119,3 +120,12 @@ async def test_hooks_run_in_order_and_each_sees_what_the_one_before_made() -> No
 
     hooks = Hooks({"on_answer": [add, add, add]})
     assert (await hooks.answer(Message("assistant", (Text(""),)), None)).text == "xxx"  # type: ignore[arg-type]
+
+
+async def test_hook_that_never_answers_does_not_hold_the_turn_for_ever() -> None:
+    async def hangs(request: ChatRequest, principal: Any) -> None:
+        await asyncio.Event().wait()
+
+    async with stage(ScriptedBackend(), hooks={"on_request": [hangs]}, turn_timeout_s=0.05) as on:
+        with pytest.raises(HookFailed, match="did not let the turn begin"):
+            await asyncio.wait_for(answered(on), 5)

@@ -21,6 +21,9 @@ from gateway.backends.demo.words import concepts
 
 # More calls than this from one question are a misunderstanding.
 _MOST_CALLS: Final = 16
+# Objects within objects that are filled, and parameters of one that are looked at.
+_MOST_OBJECTS: Final = 2
+_MOST_INNER: Final = 16
 
 # What a slot takes, best first, and how much it says for the tool that the text contains such a value.
 _ACCEPTS: Final[dict[SlotKind, tuple[tuple[Kind, int], ...]]] = {
@@ -68,16 +71,17 @@ class Filling:
     partial: dict[str, Any]
 
 
-def fill(tool: OfferedTool, scope: Scope, others: Sequence[OfferedTool] = ()) -> Filling:
+def fill(tool: OfferedTool, scope: Scope, others: Sequence[OfferedTool] = (), depth: int = 0) -> Filling:
     """Fill `tool` from `scope`. An id that suits a parameter of one of the `others` better is left to it."""
-    slots = tool.slots
+    # A schema may hold itself in every one of its parameters.
+    slots = tool.slots[:_MOST_INNER] if depth else tool.slots
     found: dict[str, list[Any]] = {}
     strength = 0
     for slot in slots:
         if slot.name in scope.known:
             found[slot.name] = [scope.known[slot.name]]
             continue
-        candidates = _candidates(slot, scope, others)
+        candidates = _candidates(slot, scope, others, depth)
         candidates = _share(slot, slots, candidates, scope.text)
         candidates = [(value, fit) for value, fit in candidates if fits(value, slot.schema)]
         if candidates:
@@ -104,7 +108,7 @@ def _spread(found: Mapping[str, list[Any]]) -> tuple[dict[str, Any], ...]:
     return tuple({**base, **dict(zip(many, row, strict=True))} for row in rows[:_MOST_CALLS])
 
 
-def _candidates(slot: Slot, scope: Scope, others: Sequence[OfferedTool]) -> list[tuple[Any, int]]:
+def _candidates(slot: Slot, scope: Scope, others: Sequence[OfferedTool], depth: int) -> list[tuple[Any, int]]:
     """Values for a slot with what each says for the tool; those of the part itself before those from elsewhere."""
     for values in (scope.values, scope.fallback):
         found = _from_values(slot, values, scope.text, others)
@@ -113,8 +117,9 @@ def _candidates(slot: Slot, scope: Scope, others: Sequence[OfferedTool]) -> list
     if slot.kind == "query" and slot.required:
         text = query_text(scope.text, slot)
         return [(text, 0)] if text else []
-    if slot.kind == "object":
-        filling = fill(OfferedTool(slot.name, "", slot.schema), scope)
+    # A schema may hold itself (`$ref: "#"`): there has to be an end.
+    if slot.kind == "object" and depth < _MOST_OBJECTS:
+        filling = fill(OfferedTool(slot.name, "", slot.schema), scope, depth=depth + 1)
         return [(filling.calls[0], filling.strength)] if filling.calls and filling.calls[0] else []
     return []
 

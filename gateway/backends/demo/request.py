@@ -98,7 +98,7 @@ def read_request(call: ModelCall) -> DemoRequest:
     Raises:
         InvalidRequest: a field has a wrong value, or one that this backend cannot honour; `param` names it.
     """
-    fields = {name: msgspec.json.decode(raw) for name, raw in call.fields.items()}
+    fields = {name: _decoded(name, raw) for name, raw in call.fields.items()}
     if fields.get("logprobs"):
         raise InvalidRequest("The demo backend has no token probabilities.", param="logprobs")
     if fields.get("functions"):
@@ -121,6 +121,14 @@ def read_request(call: ModelCall) -> DemoRequest:
         max_tokens=_limit(fields),
         choices=_whole(fields.get("n"), "n", _MAX_CHOICES) or 1,
     )
+
+
+def _decoded(name: str, raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        # Numbers of any size and any depth of nesting are JSON, and come this far unread.
+        raise InvalidRequest(f"`{name}` holds a value that can't be read: {error}", param=name) from error
 
 
 def _readable(text: str) -> str:
@@ -150,7 +158,7 @@ def _done(messages: tuple[Message, ...]) -> tuple[Done, ...]:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -160,11 +168,14 @@ def _tools(fields: Mapping[str, Any]) -> tuple[tuple[OfferedTool, ...], Literal[
     choice: Any = fields.get("tool_choice") or "auto"
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools") or {}
+        if not isinstance(allowed, dict) or not isinstance(allowed.get("tools") or [], list):
+            raise InvalidRequest("`tool_choice.allowed_tools` has to name a list of tools.", param="tool_choice")
         names = {item["function"].get("name") for item in allowed.get("tools") or () if _is_function(item)}
         tools = tuple(tool for tool in tools if tool.name in names)
         choice = allowed.get("mode", "auto")
     elif isinstance(choice, dict):
-        name = (choice.get("function") or {}).get("name")
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
         tools = tuple(tool for tool in tools if tool.name == name)
         if not tools:
             raise InvalidRequest(f"`tool_choice` names {name!r}, which is not among `tools`.", param="tool_choice")

@@ -54,6 +54,12 @@ _BY_FORMAT: Final[dict[str, SlotKind]] = {
 }
 
 
+# Unions within unions that are looked into, and alternatives of each. A schema may refer to itself in every one of its
+# alternatives: their number to the power of the depth is what it would cost.
+_DEEPEST_UNION: Final = 4
+_MOST_OPTIONS: Final = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One parameter.
@@ -103,14 +109,14 @@ def narrow(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, An
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         return {**narrow(target, root, depth + 1), **rest}
     for union in ("anyOf", "oneOf"):
-        if isinstance(schema.get(union), list) and depth < 8:
-            options = [narrow(option, root, depth + 1) for option in schema[union]]
+        if isinstance(schema.get(union), list) and depth < _DEEPEST_UNION:
+            options = (narrow(option, root, depth + 1) for option in schema[union][:_MOST_OPTIONS])
             option = next((item for item in options if item.get("type") != "null"), {})
             rest = {key: value for key, value in schema.items() if key != union}
             return {**rest, **option, **({"description": rest["description"]} if "description" in rest else {})}
-    if isinstance(schema.get("allOf"), list) and depth < 8:
+    if isinstance(schema.get("allOf"), list) and depth < _DEEPEST_UNION:
         merged: dict[str, Any] = {key: value for key, value in schema.items() if key != "allOf"}
-        for part in schema["allOf"]:
+        for part in schema["allOf"][:_MOST_OPTIONS]:
             narrowed = narrow(part, root, depth + 1)
             properties = {**(merged.get("properties") or {}), **(narrowed.get("properties") or {})}
             required = [*(merged.get("required") or []), *(narrowed.get("required") or [])]

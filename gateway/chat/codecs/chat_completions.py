@@ -94,9 +94,18 @@ def decode_request(body: bytes) -> ChatRequest:
         InvalidRequest: with `param` naming the field where one is at fault.
     """
     try:
-        top = _decode_top(body)
+        request = _request(_decode_top(body))
+        # The decoder passes over fields it does not read: bytes that are no text would travel on in them.
+        if not body.isascii():
+            body.decode()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"The request body is not a JSON object: {_plain(error)}") from error
+    except RecursionError as error:
+        raise InvalidRequest("The request body is nested too deeply.") from error
+    return request
+
+
+def _request(top: dict[str, msgspec.Raw]) -> ChatRequest:
     nulls = [name for name, raw in top.items() if name in _OPTIONS and bytes(raw) == b"null"]
     for name in nulls:
         del top[name]

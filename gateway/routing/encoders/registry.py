@@ -9,6 +9,7 @@ import asyncio
 
 from gateway.routing.encoder import Encoder
 from gateway.routing.encoders.auto import AutoEncoder
+from gateway.routing.encoders.batching import BatchingEncoder
 from gateway.routing.encoders.minilm_onnx import MiniLMEncoder
 from gateway.routing.encoders.remembering import RememberingEncoder
 from gateway.routing.encoders.sentence_transformers import SentenceTransformersEncoder
@@ -35,11 +36,11 @@ class Encoders:
             case "auto":
                 return AutoEncoder([self.get("minilm"), self.get("multilingual")])
             case "minilm":
-                return RememberingEncoder(MiniLMEncoder())
+                return RememberingEncoder(BatchingEncoder(MiniLMEncoder()))
             case "multilingual":
-                return RememberingEncoder(MultilingualEncoder())
+                return RememberingEncoder(BatchingEncoder(MultilingualEncoder()))
             case _:
-                return RememberingEncoder(SentenceTransformersEncoder(name))
+                return RememberingEncoder(BatchingEncoder(SentenceTransformersEncoder(name)))
 
     async def close(self) -> None:
         """Close every encoder that was made."""

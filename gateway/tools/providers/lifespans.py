@@ -58,6 +58,12 @@ class Lifespan:
             async with self._manager() as value:
                 entered.set_result(value)
                 await self._leave.wait()
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Raised on the loop these would stop the whole gateway.
+            failure = RuntimeError(f"{type(error).__name__}: {error}")
+            if entered.done():
+                raise failure from error
+            entered.set_exception(failure)
         except Exception as error:
             if entered.done():
                 raise

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from gateway.errors import Problem
+from gateway.tools.sources import told
 
 
 class PluginFiles:
@@ -27,6 +28,7 @@ class PluginFiles:
     Attributes:
         modules: what was imported, in order, by the name of its file.
         problems: what could not be, with file and line.
+        importing: the file that is being imported, or was last.
         digest: hex SHA-256 over every source file of the folders, hooks and helper modules included.
     """
 
@@ -35,6 +37,7 @@ class PluginFiles:
         self.modules: list[tuple[str, ModuleType]] = []
         self.problems: list[Problem] = []
         self.digest = ""
+        self.importing = ""
         self._places = places
         self._prefix = f"_hermes_plugins_{uuid.uuid4().hex}"
         self._finder = _Finder(self._prefix)
@@ -75,19 +78,22 @@ class PluginFiles:
         if not name.isidentifier():
             self.problems.append(Problem(str(file), 0, f"a plugin's name must be a Python name, got {name!r}"))
             return
+        self.importing = str(file)
         try:
             self.modules.append((name, importlib.import_module(f"{package}.{name}")))
         except SyntaxError as error:
-            self.problems.append(Problem(error.filename or str(file), error.lineno or 0, f"SyntaxError: {error.msg}"))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code: whatever it raises is a problem of its file
+            self.problems.append(Problem(told(error.filename or file), error.lineno or 0, f"SyntaxError: {error.msg}"))
+        except BaseException as error:  # noqa: BLE001 - foreign code in a thread: whatever it raises is a problem of its file
             self.problems.append(problem_in(file, error))
 
 
 def problem_in(file: Path, error: BaseException) -> Problem:
     """A plugin's exception as a problem: the last line of its own file that was on the way, and the message."""
-    own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
-    text = str(error).strip()
-    return Problem(str(file), (own[-1] or 0) if own else 0, f"{type(error).__name__}{': ' if text else ''}{text}")
+    name = str(file.absolute())
+    own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
+    # Half a surrogate pair could not be told to anybody.
+    text = str(error).strip().encode(errors="replace").decode()
+    return Problem(told(file), (own[-1] or 0) if own else 0, f"{type(error).__name__}{': ' if text else ''}{text}")
 
 
 def _digest(places: Sequence[Path]) -> str:

@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigError, Problem
-from gateway.tools.decorator import DEFAULT_TIMEOUT_S, Declaration, Tools
+from gateway.tools.decorator import DEFAULT_TIMEOUT_S, Declaration, Tools, declared_in
 from gateway.tools.provider import HOOK_NAMES, Hook
+from gateway.tools.providers.contained import contained
 from gateway.tools.providers.lifespans import Lifespan
 from gateway.tools.providers.plugin_files import PluginFiles, problem_in
 from gateway.tools.schema import Signature, Unreadable, read_signature
+from gateway.tools.sources import told
 from gateway.tools.spec import ToolContext, ToolSpec, make_spec
 from gateway.tools.threads import Threads
+
+# Long enough for the largest libraries on a slow disk. A plugin that never ends must not keep every later reload waiting.
+IMPORT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class PythonProvider:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         resources: Mapping[str, Any] | None = None,
         threads: Threads | None = None,
+        import_timeout_s: float = IMPORT_S,
     ) -> None:
         """Nothing is read yet.
 
@@ -54,7 +60,9 @@ class PythonProvider:
             timeout_s: seconds a call may take whose tool says nothing else.
             resources: what the gateway itself gives to tools, by name.
             threads: where plain functions run; one's own by default.
+            import_timeout_s: seconds that importing all plugins may take.
         """
+        self._import_timeout_s = import_timeout_s
         self._files = PluginFiles(places)
         self._timeout_s = timeout_s
         self._resources = dict(resources or {})
@@ -101,7 +109,7 @@ class PythonProvider:
             if taken:
                 await self.close()
                 text = f"lifespan() yields `{taken[0]}`, and another plugin or the gateway has a resource of that name"
-                raise ConfigError((Problem(module.__file__ or name, 0, text),))
+                raise ConfigError((Problem(told(module.__file__ or name), 0, text),))
             self._resources.update(made)
 
     async def list(self) -> Sequence[ToolSpec]:
@@ -112,7 +120,12 @@ class PythonProvider:
         """
         if self._tools is None:
             # Runs the plugins' own code, which may take its time.
-            self._tools = await self._threads.run(self._load)
+            try:
+                async with asyncio.timeout(self._import_timeout_s):
+                    self._tools = await self._threads.run(self._load)
+            except TimeoutError as error:
+                text = f"importing it took longer than {self._import_timeout_s:g} s"
+                raise ConfigError((Problem(self._files.importing or "tools.plugins", 0, text),)) from error
         return tuple(self._specs)
 
     async def check(self) -> tuple[Problem, ...]:
@@ -147,11 +160,7 @@ class PythonProvider:
         if not is_async:
             value = await self._threads.run(function, **arguments)
             return await value if inspect.isawaitable(value) else value
-        try:
-            return await function(**arguments)
-        except (SystemExit, KeyboardInterrupt) as error:
-            # Raised on the loop these would stop the whole gateway.
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        return await contained(function)(**arguments)
 
     def _load(self) -> dict[str, _Tool]:
         self._files.load()
@@ -173,13 +182,17 @@ class PythonProvider:
             if hook is None:
                 continue
             if inspect.iscoroutinefunction(hook):
-                self._hooks.setdefault(name, []).append(hook)
+                self._hooks.setdefault(name, []).append(contained(hook))
             else:
                 problems.append(_problem(module, hook, f"hook `{name}` must be an `async def`"))
 
     def _collect_tools(self, module: Any, problems: _ProblemList) -> _ToolList:
         register = getattr(module, "register", None)
         if register is None:
+            # A tool that another file declares may be imported here; one that is declared here was meant to be added.
+            why = "is never added: the file has no `register(registry)`"
+            made_here = declared_in(module)
+            problems.extend(Problem(each.file, each.line, f"tool `{each.name}` {why}") for each in made_here)
             return []
         tools = Tools()
         if inspect.iscoroutinefunction(register):
@@ -187,7 +200,7 @@ class PythonProvider:
             return []
         try:
             register(tools)
-        except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises is a problem of its file
+        except BaseException as error:  # noqa: BLE001 - foreign code in a thread: whatever it raises is a problem of its file
             problems.append(problem_in(Path(module.__file__), error))
         problems.extend(tools.problems)
         source = _source_hash(Path(module.__file__))
@@ -235,4 +248,4 @@ def _source_hash(file: Path) -> str:
 
 def _problem(module: Any, function: Any, text: str) -> Problem:
     code = getattr(function, "__code__", None)
-    return Problem(module.__file__ or module.__name__, code.co_firstlineno if code else 0, text)
+    return Problem(told(module.__file__ or module.__name__), code.co_firstlineno if code else 0, text)
