@@ -6,7 +6,7 @@ Knows what each may return and that one that fails has not allowed anything. Doe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -44,6 +44,10 @@ async def before_tool(
             record.emit("hook.refused", hook=_name(hook), call_id=call.id, message=words_of(error))
             raise CallFailed(f"`{call.name}` was not run: a check before it failed") from error
         if changed is not None:
+            if not isinstance(changed, Mapping):
+                message = f"the hook returned {type(changed).__name__} where arguments belong"
+                record.emit("hook.refused", hook=_name(hook), call_id=call.id, message=message)
+                raise CallFailed(f"`{call.name}` was not run: a check before it failed")
             call = Call(call.id, call.name, validator.validate(dict(changed)))
             record.emit("hook.changed", hook=_name(hook), call_id=call.id, arguments=call.arguments)
     return call.arguments

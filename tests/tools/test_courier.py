@@ -267,6 +267,8 @@ async def before_tool(call, context):
         raise RuntimeError("broken guard")
     if call.arguments["n"] == 50:
         return {"n": "fifty"}
+    if call.arguments["n"] == 51:
+        return 51
     return {"n": call.arguments["n"] + 1} if call.arguments["n"] == 1 else None
 
 async def after_tool(call, outcome, context):
@@ -292,10 +294,11 @@ async def test_hooks_change_and_refuse(tmp_path: Path) -> None:
         assert (await told(66))[1].fatal == "no more"
         assert "a check before it failed" in (await told(99))[0]["error"]
         assert "`n`: expected integer" in (await told(50))[0]["error"]
+        assert "a check before it failed" in (await told(51))[0]["error"]
         assert "withheld" in (await told(8))[0]["error"]
         ran = [event["arguments"]["n"] for event in workshop.events("tool.started")]
         assert ran == [2, 2, 7, 8]
-        assert len(workshop.events("hook.refused")) == 4
+        assert len(workshop.events("hook.refused")) == 5
 
 
 BLOCKING = """
