@@ -17,6 +17,8 @@ Places = NDArray[np.intp]
 _HALF_NEAREST = 3
 # Less alike than anything can be: a place that does not count.
 _ABSENT = np.float32(-2)
+# The most a cosine of float32 vectors can come out as.
+_HIGHEST = np.float32(1.0001)
 _NO_LENGTH = np.float32(1e-9)
 # Numbers that one step over many texts may hold: 16 MB.
 _BLOCK = 4_000_000
@@ -41,15 +43,17 @@ class Centres:
         np.add.at(self._sums, owner, self.vectors)
         self._units = unit(self._sums)
 
-    def likeness(self, vector: Vectors) -> tuple[Vectors, Places]:
-        """Of one unit vector: its likeness to each route, in -1..1, and the place of each route's nearest utterance."""
-        alike = self.vectors @ vector
-        near = np.maximum.reduceat(alike, self._begins)
-        places = np.flatnonzero(alike == near[self.owner])[::-1]
-        nearest = np.empty(len(near), np.intp)
-        # Of several that are equally near, the first is written last.
-        nearest[self.owner[places]] = places
-        return self._mixed(self._units @ vector, near), nearest
+    def central(self, vector: Vectors) -> tuple[Vectors, Vectors]:
+        """Of one unit vector: its cosine with each route's centre, and the most its likeness to each route can be."""
+        centre: Vectors = self._units @ vector
+        return centre, self._mixed(centre, _HIGHEST)
+
+    def likeness(self, vector: Vectors, centre: Vectors, route: int) -> tuple[np.float32, int]:
+        """Its likeness to one route, in -1..1, and the place of that route's nearest utterance."""
+        begin = int(self._begins[route])
+        alike = self.vectors[begin : begin + int(self.counts[route])] @ vector
+        nearest = int(alike.argmax())
+        return np.float32(self._mixed(centre[route], alike[nearest])), begin + nearest
 
     def likenesses(self, vectors: Vectors) -> Vectors:
         """The likeness of many unit vectors to each route, one row a vector."""
@@ -73,7 +77,7 @@ class Centres:
         near = np.maximum.reduceat(alike, self._begins, axis=1)
         return self._mixed(centre, np.where(near == _ABSENT, centre, near))
 
-    def _mixed(self, centre: Vectors, near: Vectors) -> Vectors:
+    def _mixed(self, centre: Vectors, near: Vectors | np.float32) -> Vectors:
         mixed: Vectors = centre + self._nearest_share * (near - centre)
         return mixed
 

@@ -92,14 +92,13 @@ class Index:
         self, text: str, vector: Vectors, barred: frozenset[str] = frozenset(), *, views: bool = False
     ) -> Outcome:
         """Say which route a normalised text, whose unit vector this is, is most like. `barred` routes do not count."""
-        found, nearest = self.scorer.score(text, vector)
-        # Rounded, so that the last digits of a matrix product decide nothing.
-        scores = found.astype(np.float64).round(_DIGITS)
         barred_numbers = [self._number[route] for route in barred if route in self._number]
-        scores[barred_numbers] = -np.inf
-        count = len(scores) - len(barred_numbers)
+        count = len(self.routes) - len(barred_numbers)
         if not count:
             return Outcome()
+        found, nearest = self.scorer.score(text, vector, barred_numbers, every=views)
+        # Rounded, so that the last digits of a matrix product decide nothing.
+        scores = found.astype(np.float64).round(_DIGITS)
         # Routes are in the order of their names, and of equal scores the first is found.
         best = int(scores.argmax())
         score = float(scores[best])
@@ -111,24 +110,26 @@ class Index:
         verdict = "chosen"
         if score < self.thresholds[best]:
             verdict = "below_threshold"
-        elif margin is not None and (margin < self.margin or self._contradicts(text, best, scores, nearest)):
+        elif margin is not None and (
+            margin < self.margin or self._contradicts(text, vector, best, nearest[best], barred_numbers)
+        ):
             verdict = "ambiguous"
         seen = self._views(scores, nearest, verdict) if views else ()
         if verdict != "chosen":
             return Outcome(reason=verdict, views=seen)
         return Outcome(self.routes[best], score, margin, f"like {self.utterances[nearest[best]]!r}", seen)
 
-    def _contradicts(self, text: str, best: int, scores: NDArray[np.float64], nearest: NDArray[np.intp]) -> bool:
+    def _contradicts(self, text: str, vector: Vectors, best: int, nearest: int, barred: Sequence[int]) -> bool:
         """Whether the text negates what the nearest utterance does not (or the reverse) and a twin of it is elsewhere.
 
         Encoders hear "turn it on", "turn it off" and "do not turn it on" as nearly one: where two routes hold such
         twins, the negated text belongs to neither for sure.
         """
-        if negates(text) == self._negates[nearest[best]]:
+        if negates(text) == self._negates[nearest]:
             return False
         vectors = self.scorer.centres.vectors
-        others = np.flatnonzero(np.isfinite(scores))
-        twins = vectors[nearest[others[others != best]]] @ vectors[nearest[best]]
+        _, others = self.scorer.score(text, vector, [*barred, best], every=True)
+        twins = vectors[others[others >= 0]] @ vectors[nearest]
         return bool(len(twins)) and float(twins.max()) >= _TWINS
 
     def _views(self, scores: NDArray[np.float64], nearest: NDArray[np.intp], verdict: str) -> tuple[View, ...]:

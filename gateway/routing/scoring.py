@@ -32,6 +32,8 @@ _FEWEST = 12
 _FEWEST_A_ROUTE = 3
 # Products of examples, routes and features: what a head may cost, some ten seconds. The rest of the utterances is left out.
 _MOST_WORK = 8_000_000_000
+# Scores are compared after rounding to five digits.
+_ROUNDED = 2e-5
 # Likenesses of strangers, where there is no head to doubt them.
 _LOWEST = 0.25
 _FOLDS = 5
@@ -71,13 +73,32 @@ class Scorer:
             self._features = _features(self.centres.vectors, self._pieces.rows(texts))
             self._head = self._fitted(np.arange(len(texts)))
 
-    def score(self, text: str, vector: Vectors) -> tuple[Vectors, Places]:
-        """Of one normalised text and its unit vector: its score for each route, and each route's nearest utterance."""
-        likeness, nearest = self.centres.likeness(vector)
-        if self._head is None or self._pieces is None:
-            return likeness, nearest
-        logits = self._head.logits(_features(vector, self._pieces.row(text)))
-        return _joined(likeness, logits), nearest
+    def score(
+        self, text: str, vector: Vectors, barred: Sequence[int] = (), *, every: bool = False
+    ) -> tuple[Vectors, Places]:
+        """Of one normalised text and its unit vector: its score for each route, and each route's nearest utterance.
+
+        Reading all utterances costs more than everything else, so a route that cannot come first or second by its centre
+        and the head's doubt is not looked into, nor is a barred one: its score is minus infinity, its utterance -1. With
+        `every`, all routes that are not barred are looked into; the others' scores come out the same, to the last digit.
+        """
+        centre, most = self.centres.central(vector)
+        doubt = np.zeros(self._routes, np.float32)
+        if self._head is not None and self._pieces is not None:
+            doubt = _DOUBT * log_shares(self._head.logits(_features(vector, self._pieces.row(text))))
+        most = most + doubt
+        most[list(barred)] = -np.inf
+        scores = np.full(self._routes, -np.inf, np.float32)
+        nearest = np.full(self._routes, -1, np.intp)
+        first = second = -np.inf
+        for route in np.argsort(-most, kind="stable").tolist():
+            if most[route] == -np.inf or (not every and most[route] < second - _ROUNDED):
+                break
+            likeness, nearest[route] = self.centres.likeness(vector, centre, route)
+            score = max(float(likeness + doubt[route]), -1.0)
+            scores[route] = score
+            first, second = max(first, score), max(second, min(first, score))
+        return scores, nearest
 
     def scores(self, texts: Sequence[str], vectors: Vectors) -> Vectors:
         """The scores of many texts, one row a text."""

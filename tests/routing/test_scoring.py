@@ -31,8 +31,28 @@ def test_many_texts_are_scored_as_each_one_alone(routes: int, each: int) -> None
     texts, vectors, owner = cloud(routes, each)
     scorer = Scorer(texts, vectors, np.asarray(owner), routes)
     together = scorer.scores(texts, vectors)
-    alone = np.stack([scorer.score(text, vector)[0] for text, vector in zip(texts, vectors, strict=True)])
+    alone = np.stack([scorer.score(text, vector, every=True)[0] for text, vector in zip(texts, vectors, strict=True)])
     assert together == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.parametrize(("routes", "each"), [(1, 3), (3, 2), (6, 10), (30, 12)])
+def test_what_is_not_looked_into_could_not_have_come_first_or_second(routes: int, each: int) -> None:
+    texts, vectors, owner = cloud(routes, each)
+    scorer = Scorer(texts, vectors, np.asarray(owner), routes)
+    skipped = 0
+    for text, vector in zip(texts, cloud(routes, each, seed=9)[1], strict=True):
+        for asked in (vector, vectors[len(text) % len(vectors)]):
+            for barred in ([], [0], list(range(routes - 1))):
+                every, places = scorer.score(text, asked, barred, every=True)
+                some, nearest = scorer.score(text, asked, barred)
+                seen = np.isfinite(some)
+                skipped += int((~seen).sum()) - len(set(barred))
+                assert (some[seen] == every[seen]).all()
+                assert (nearest[seen] == places[seen]).all()
+                assert np.sort(some)[-2:] == pytest.approx(np.sort(every)[-2:], abs=0)
+                assert not np.isfinite(every[barred]).any()
+    # Thirty routes are not read to tell two.
+    assert skipped > 0 or routes < 30
 
 
 @pytest.mark.parametrize("each", [2, 5])
@@ -46,7 +66,10 @@ def test_likeness_without_an_utterance_is_as_if_it_never_stood_there(each: int) 
         # The share of the nearest follows the number of utterances, one less here: set it as it was.
         without = Centres(vectors[rest], numbers, 4)
         without._nearest_share = every._nearest_share
-        assert judged[place] == pytest.approx(without.likeness(vectors[place])[0], abs=1e-5)
+        assert judged[place] == pytest.approx(
+            [without.likeness(vectors[place], without.central(vectors[place])[0], route)[0] for route in range(4)],
+            abs=1e-5,
+        )
 
 
 def test_no_utterance_is_judged_by_a_head_that_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
