@@ -34,6 +34,9 @@ ENDPOINT = "/v1/chat/completions"
 # Seconds a client that does not read may keep a stopping gateway from stopping.
 _LAST_WORD_S = 1.0
 
+# Seconds a turn runs before its client's connection is watched.
+_WATCH_AFTER_S = 0.05
+
 
 class ChatCompletions:
     """The endpoint.
@@ -94,6 +97,7 @@ class _Exchange:
         self._silence_s = silence_s
         self._stream: ChatStream | None = None
         self._turn: Turn | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._answered = False
         self._gone = False
 
@@ -101,7 +105,8 @@ class _Exchange:
         """Run the turn; stop it when the client goes away."""
         task = asyncio.current_task()
         assert task is not None
-        watcher = asyncio.get_running_loop().create_task(self._watch(receive, task.cancel))
+        # Most turns are over before anybody could have lost patience: only the others get a task that watches.
+        watch = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._start_watching, receive, task.cancel)
         try:
             result = await self._turns.answer(
                 self._trace_id, self._principal, self._request, self._wishes, ENDPOINT, self._begun
@@ -129,7 +134,9 @@ class _Exchange:
             # Nobody is left to answer; the turn is over and recorded.
             task.uncancel()
         finally:
-            watcher.cancel()
+            watch.cancel()
+            if self._watcher is not None:
+                self._watcher.cancel()
             if self._stream is not None:
                 self._stream.close()
 
@@ -168,6 +175,9 @@ class _Exchange:
             await send_json(self._send, 200, result.body, _headers(self._turn))
         elif not self._stream.ended:
             await _send_whole(self._stream, result.message, result.finish_reason, self._turn)
+
+    def _start_watching(self, receive: Receive, cancel: Callable[[], bool]) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._watch(receive, cancel))
 
     async def _watch(self, receive: Receive, cancel: Callable[[], bool]) -> None:
         while (await receive())["type"] != "http.disconnect":

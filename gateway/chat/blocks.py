@@ -84,14 +84,14 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """The message's text blocks, joined by line breaks."""
-        return "\n".join(block.text for block in self.blocks if isinstance(block, Text))
+        return "\n".join([block.text for block in self.blocks if isinstance(block, Text)])
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls in this message."""
-        return tuple(block for block in self.blocks if isinstance(block, ToolCall))
+        return tuple([block for block in self.blocks if isinstance(block, ToolCall)])
 
     @property
     def has_image(self) -> bool:
         """Whether an image is part of it."""
-        return any(isinstance(block, Image) for block in self.blocks)
+        return Image in map(type, self.blocks)

@@ -120,8 +120,11 @@ def _read(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_read(item) for item in value]
     if isinstance(value, (bytes, msgspec.Raw)):
+        # The codec has read these bytes as JSON, so they stand in the trace as they are; all but their encoding.
+        text = bytes(value)
         try:
-            return msgspec.json.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return bytes(value).decode(errors="replace")
+            text.decode()
+        except UnicodeDecodeError:
+            return text.decode(errors="replace")
+        return msgspec.Raw(text)
     return value

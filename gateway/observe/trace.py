@@ -26,9 +26,9 @@ MAX_WAITING: Final = 5000
 MAX_CHARACTERS: Final = 64_000_000
 # The owner of requests whose caller is unknown. They are counted and logged; kept, anybody could fill the disk.
 NOBODY: Final = "-"
-_BATCH: Final = 200
+_BATCH: Final = 500
 # Seconds a batch is given to fill: one transaction, and one sync of the disk, for all turns of that time.
-_GATHER_S: Final = 0.25
+_GATHER_S: Final = 1.0
 _PRUNE_EVERY_S: Final = 3600.0
 
 _log = structlog.get_logger("gateway.traces")
