@@ -82,11 +82,11 @@ async def test_a_finished_turn_can_be_read_after_a_flush(tmp_path: Path) -> None
 async def test_turns_that_end_together_share_a_transaction() -> None:
     store = SlowStore()
     traces = await writer(store)
-    for number in range(450):
+    for number in range(1100):
         traces.finished(turn(named(number)))
     await traces.flush()
-    assert store.slow.batches == [200, 200, 50]
-    assert (traces.written, traces.dropped) == (450, 0)
+    assert store.slow.batches == [500, 500, 100]
+    assert (traces.written, traces.dropped) == (1100, 0)
     await traces.close()
 
 
