@@ -367,7 +367,10 @@ def test_the_digest_follows_what_decides_and_no_secret() -> None:
     again = loaded(KEY="two", GATEWAY_ADMIN_KEY="b")
     assert again.digest == first.digest
     assert again.config != first.config
-    digests = {first.digest, loaded(KEY="one").digest, loaded(KEY="one", PORT="2").digest}
+    digests = {first.digest, loaded(KEY="one").digest, loaded(KEY="one", TOOL_TIMEOUT="2").digest}
+    # Where a replica listens and keeps its records is its own affair: it decides nothing.
+    own = loaded(KEY="one", PORT="2", DATABASE_URL="sqlite:///other.db", REDIS_URL="redis://127.0.0.1:1")
+    digests.add(own.digest)
     write("routes/orders.yaml", ROUTE)
     digests.add(loaded(KEY="one").digest)
     write("routes/calibration.json", "{}")
