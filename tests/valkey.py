@@ -48,7 +48,7 @@ class Wire:
 
     def cut(self) -> None:
         self.whole = False
-        for writer in self._open:
+        for writer in list(self._open):
             writer.transport.abort()
 
     def mend(self) -> None:
@@ -66,11 +66,8 @@ async def wire(server: Server) -> AsyncIterator[Wire]:
             return
         upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", server.port)
         it._open |= {writer, upstream_writer}
-        pumps = [_pump(reader, upstream_writer), _pump(upstream_reader, writer)]
-        try:
-            await asyncio.gather(*pumps)
-        finally:
-            it._open -= {writer, upstream_writer}
+        await asyncio.gather(_pump(reader, upstream_writer), _pump(upstream_reader, writer))
+        it._open -= {writer, upstream_writer}
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     it.url = f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
@@ -79,6 +76,9 @@ async def wire(server: Server) -> AsyncIterator[Wire]:
     finally:
         listening.close()
         it.cut()
+        async with asyncio.timeout(5):
+            while it._open:
+                await asyncio.sleep(0.005)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

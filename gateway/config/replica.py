@@ -32,6 +32,8 @@ _ATTEMPTS: Final = 10
 # Seconds between two looks at who has acknowledged, and before a store that failed is asked again.
 _LOOK_S: Final = 0.02
 _AGAIN_S: Final = 0.25
+# Seconds that following may take to end.
+_CLOSE_S: Final = 5.0
 
 T = TypeVar("T", bound=HasVersion)
 
@@ -102,6 +104,7 @@ class Replica(Generic[T]):
         self._refused: GatewayError | None = None
         self._renewing = asyncio.Lock()
         self._told_stale = False
+        self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self.versions: Versioned[T]
 
@@ -161,10 +164,16 @@ class Replica(Generic[T]):
         ]
 
     async def close(self) -> None:
-        """Stop following and give the lease back, so that nobody waits for it."""
-        for task in self._tasks:
+        """Stop following and give the lease back, so that nobody waits for it. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if tasks:
+            # Bounded, and the loops look at `_closed`: a client library may keep a cancellation to itself.
+            await asyncio.wait(tasks, timeout=_CLOSE_S)
         if not self._alone:
             self.standing.lost("this process is about to stop")
             with contextlib.suppress(StoreUnavailable):
@@ -316,7 +325,7 @@ class Replica(Generic[T]):
     # --- Following ---------------------------------------------------------------------------------------------------
 
     async def _keep_renewing(self) -> None:
-        while True:
+        while not self._closed:
             await asyncio.sleep(self._config.lease_s / 3 if await self._renew() else _AGAIN_S)
 
     async def _renew(self) -> bool:
@@ -343,7 +352,7 @@ class Replica(Generic[T]):
             self.standing.granted(asked_at, lease_s)
 
     async def _follow(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 # Before the first bundle there is nothing to wait for; behind one that cannot be proved, another is
                 # waited for, and a while later this one is tried again.
@@ -356,6 +365,11 @@ class Replica(Generic[T]):
                 self.standing.troubled(_reason(error))
                 self._tell()
                 await asyncio.sleep(_AGAIN_S)
+            except Exception:
+                # The task's outermost handler. Whatever it was, others must not wait for a replica that follows no more.
+                _log.exception("following the other replicas failed")
+                await self._give_up(ConfigError((Problem("active", 0, "a defect of the gateway; the log has it"),)))
+                await asyncio.sleep(self._config.lease_s / 3)
 
     async def _settle(self) -> None:
         """Hold what is active, whatever it takes."""

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.maint_notifications import MaintNotificationsConfig
 
 from gateway.config.bundle_store import KEPT_BUNDLES, Grant, Leases, Published
 from gateway.errors import StoreUnavailable
@@ -96,10 +97,13 @@ class ValkeyBundles:
 
     def __init__(self, url: str, prefix: str) -> None:
         # One retry: a connection that the server closed while it lay in the pool is found out by using it. Each script
-        # may run twice without harm; see `publish`.
+        # may run twice without harm; see `publish`. The client's own timeouts are off: they sometimes swallow a
+        # cancellation, and with it the bound that every method here has around it.
         self._redis: Any = Redis.from_url(
             url,
-            socket_connect_timeout=COMMAND_S,
+            socket_connect_timeout=None,
+            socket_timeout=None,
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
             retry=Retry(NoBackoff(), 1),
             max_connections=16,
         )
