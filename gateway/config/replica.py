@@ -365,8 +365,7 @@ class Replica(Generic[T]):
                 self.standing.troubled(_reason(error))
                 self._tell()
                 await asyncio.sleep(_AGAIN_S)
-            except Exception:
-                # The task's outermost handler. Whatever it was, others must not wait for a replica that follows no more.
+            except Exception:  # noqa: BLE001 - the task ends nowhere else; others must not wait for who follows no more
                 _log.exception("following the other replicas failed")
                 await self._give_up(ConfigError((Problem("active", 0, "a defect of the gateway; the log has it"),)))
                 await asyncio.sleep(self._config.lease_s / 3)
