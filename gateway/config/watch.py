@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-import structlog
-
 from gateway.config.files import stamp, stamps
 from gateway.errors import ConfigError, GatewayError
 
-_log = structlog.stdlib.get_logger("gateway.config")
-
 # Seconds between two looks. Files that differ between two looks are still being written: they are read once they rest.
 LOOK_S: Final = 0.5
+# Seconds before a change is tried again that could not be published.
+_AGAIN_S: Final = 2.0
 
 _Stamps = dict[str, tuple[int, int, int] | None]
 
@@ -65,17 +63,21 @@ class Watch:
             await asyncio.sleep(LOOK_S)
             now = await asyncio.to_thread(self._look)
             if now == before and now != served:
-                served = now
-                await self._reload()
+                if await self._reload():
+                    served = now
+                else:
+                    await asyncio.sleep(_AGAIN_S)
             before = now
 
-    async def _reload(self) -> None:
+    async def _reload(self) -> bool:
+        """Reload; whether that is all there is to do. What went wrong has been told where it was refused."""
         try:
             await self._reloads.reload()
         except ConfigError:
-            pass  # told where it was refused; the next change is another chance
-        except GatewayError as error:
-            _log.error("changed files could not be taken into service", reason=error.message)
+            return True  # the next change is another chance
+        except GatewayError:
+            return False  # the shared store is away
+        return True
 
     def _look(self) -> _Stamps:
         found = stamps(self._config_path, self._routes_path)

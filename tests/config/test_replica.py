@@ -309,13 +309,16 @@ async def _told(lines: list[Any], text: str) -> bool:
     return any(line["event"] == text for line in lines)
 
 
+@pytest.mark.parametrize("emptied", [False, True], ids=["", "and the store has forgotten its lease"])
 async def test_a_replica_that_is_cut_off_refuses_within_its_lease_and_before_a_reload_answers(
-    tmp_path: Path, server: Server
+    tmp_path: Path, server: Server, emptied: bool
 ) -> None:
     settings = config(on_lease_loss="refuse")
     async with replica(tmp_path / "a", server, settings) as a, replica(tmp_path / "b", server, settings) as b:
         _, before = await b.decided()
         b.wire.cut()
+        if emptied:
+            server.empty()
         begun = time.monotonic()
         a.write(new=HELLO)
         reload = asyncio.create_task(a.reload())
