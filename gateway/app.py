@@ -33,7 +33,8 @@ from gateway.clock import Clock, SystemClock
 from gateway.config.bundle_store import BundleStore
 from gateway.config.files import Files
 from gateway.config.models import StorageConfig
-from gateway.config.replica import Draft, Replica
+from gateway.config.publishing import Draft
+from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
 from gateway.config.watch import Watch
 from gateway.errors import GatewayError

@@ -17,7 +17,7 @@ from gateway.config.bundle import Bundle
 from gateway.config.files import Files
 from gateway.config.loader import load, load_files
 from gateway.config.models import GatewayConfig
-from gateway.config.replica import Draft
+from gateway.config.publishing import Draft
 from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
 from gateway.routing.composite import CompositeRouter
