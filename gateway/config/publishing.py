@@ -159,7 +159,9 @@ class Publisher(Generic[T]):
     async def _publish(self, draft: Draft[T], active: Published | None) -> bool:
         """Whether this draft is active now. To be called with nobody else swapping."""
         version = draft.value.version
-        revisions = [r for r in (draft.config.revision, active.revision if active else None) if r is not None]
+        # The store may have lost what this replica still holds.
+        known = (draft.config.revision, *(bundle.revision for bundle in (active, self.held) if bundle is not None))
+        revisions = [revision for revision in known if revision is not None]
         bundle = Published(
             version.generation,
             version.digest,

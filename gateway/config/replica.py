@@ -240,6 +240,11 @@ class Replica(Generic[T]):
             if self.standing.stale:
                 await self._renew()
             return
+        if self._refused is not None and (
+            active is None or (held is not None and active.generation <= held.generation)
+        ):
+            # The store has lost what this replica could not prove. What it holds is older: others have to publish.
+            return
         try:
             async with asyncio.timeout(PROVE_S):
                 if held is None:

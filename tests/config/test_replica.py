@@ -198,6 +198,21 @@ async def test_a_rollback_is_a_new_generation_everywhere_and_a_restart_does_not_
         assert [await each.decided() for each in (a, b)] == [("one", state["version"])] * 2
         async with replica(tmp_path / "b2", server, config(revision=2), {"two": HELLO}) as again:
             assert (await again.decided())[0] == "one"
+        # Nor where the store has forgotten what was published meanwhile.
+        server.empty()
+        await until(lambda: _all_at([a, b], 4))
+        async with replica(tmp_path / "b3", server, config(revision=2), {"two": HELLO}) as again:
+            assert (await again.decided())[0] == "one"
+        assert await _all_at([a, b], 4)
+
+
+async def test_any_version_that_is_kept_can_be_gone_back_to(tmp_path: Path, server: Server) -> None:
+    async with AsyncExitStack() as stack:
+        a = await stack.enter_async_context(replica(tmp_path / "a", server, routes={"one": HELLO}))
+        b = await stack.enter_async_context(replica(tmp_path / "b", server))
+        for name in ("two", "three"):
+            a.write(**{name: HELLO})
+            await a.reload()
         status, state = await b.post("/v1/config/rollback", {"generation": 2})
         assert (status, state["generation"]) == (200, 4)
         assert [await each.decided() for each in (a, b)] == [("two", state["version"])] * 2
@@ -361,6 +376,23 @@ async def test_an_emptied_store_gets_the_active_version_back_under_a_higher_gene
 
 async def _all_at(replicas: list[Replica], wanted: int) -> bool:
     return all([(await each.state())["generation"] == wanted and not await _stale(each) for each in replicas])
+
+
+async def test_who_could_not_prove_what_was_lost_does_not_publish_something_older(
+    tmp_path: Path, server: Server
+) -> None:
+    async with replica(tmp_path / "a", server) as a, replica(tmp_path / "b", server) as b:
+        (a.folder / "plugins" / "ping.py").write_text(PLUGIN.format(words="Ping."))
+        await a.reload()
+        assert await _stale(b)
+        a.wire.cut()
+        server.empty()
+        # Time enough for some of its looks at the store.
+        await asyncio.sleep(1.5)
+        assert await _stale(b)
+        a.wire.mend()
+        await until(lambda: _all_at([a], 3))
+        assert len(await a.gateway.replica._store.generations()) == 1
 
 
 async def test_a_store_that_somebody_new_filled_first_gets_the_active_version_back(
