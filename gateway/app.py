@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,13 @@ from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
+from gateway.config.bundle_store import BundleStore
+from gateway.config.files import Files
+from gateway.config.models import StorageConfig
+from gateway.config.publishing import Draft
+from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
+from gateway.config.watch import Watch
 from gateway.errors import GatewayError
 from gateway.observe.events import LiveSubscriber
 from gateway.observe.logging import LogSubscriber, configure_logging
@@ -38,6 +44,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.trace import TraceWriter
 from gateway.settings import Settings
+from gateway.store.bundles import MemoryBundles
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
 from gateway.turn.durable import StoredJournal
@@ -53,6 +60,7 @@ class Gateway:
 
     app: FastAPI
     versions: Versioned[Snapshot]
+    replica: Replica[Snapshot]
     turns: Turns
     traces: TraceWriter
     store: SqlStore
@@ -87,16 +95,21 @@ async def open_gateway(
     async with contextlib.AsyncExitStack() as stack:
         builder = Builder(config_path, routes_path, settings, clock, host=host, root=root)
         stack.push_async_callback(builder.close)
-        first = await builder.first()
+        own = (await builder.read()).config
+        alone = own.storage.redis is None
+        replica = Replica(
+            _drafts(builder, alone=alone),
+            builder.dismiss,
+            own.config.revision,
+            _bundle_store(own.storage, clock),
+            clock,
+            alone=alone,
+        )
+        stack.push_async_callback(replica.close)
+        first = await replica.first()
         redactor = Redactor(secrets_of(first.config))
         metrics = Metrics(lambda: Counter(turn.machine.state.value for turn in turns.running.values()))
         log = LogSubscriber(first.config.observe.log)
-
-        async def build(generation: int, current: Snapshot) -> Snapshot:
-            found = await builder.next(generation, current)
-            if found is not current:
-                adopt(found)
-            return found
 
         def adopt(snapshot: Snapshot) -> None:
             """What outlives versions takes over the new one's settings."""
@@ -112,7 +125,9 @@ async def open_gateway(
                 backends=tuple(snapshot.config.backends),
             )
 
-        versions = Versioned(first, build, builder.dismiss, clock)
+        versions = Versioned(
+            first, replica.build, builder.dismiss, clock, guard=replica.standing.refuse, took_over=adopt
+        )
         stack.push_async_callback(versions.close)
         refuse_open_gateway(first)
         store = SqlStore(first.config.storage.database)
@@ -124,6 +139,12 @@ async def open_gateway(
         adopt(first)
         metrics.count_traces_dropped(lambda: traces.dropped)
         metrics.count_reload_failures(lambda: versions.failures)
+        metrics.show_config(
+            lambda: versions.current.version.generation,
+            lambda: max(0.0, clock.now() - versions.changed_at),
+            lambda: replica.count,
+            lambda: replica.standing.stale,
+        )
         live: tuple[LiveSubscriber, ...] = ()
         hook_events = HookEvents(versions)
         stack.push_async_callback(hook_events.close)
@@ -132,11 +153,18 @@ async def open_gateway(
         loop = TurnLoop(courier, StoredJournal(store.journal, clock), clock)
         turns = Turns(versions, loop, clock, (metrics, log, traces, hook_events), live, _status_of)
         drain = Drain()
-        services = Services(turns, versions, store.traces, traces.flush, metrics, clock, drain)
+        services = Services(turns, versions, replica, store.traces, traces.flush, metrics, clock, drain)
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
         stack.push_async_callback(_stop, preparing)
-        yield Gateway(create_app(services), versions, turns, traces, store, drain)
+        watch = Watch(config_path, routes_path, [builder.root / place for place in first.config.tools.plugins], replica)
+        stack.push_async_callback(watch.close)
+        if first.config.config.watch:
+            watch.start()
+        await replica.start(versions)
+        # Followed first and closed first: nothing is built or swapped while the rest is taken down.
+        stack.push_async_callback(replica.close)
+        yield Gateway(create_app(services), versions, replica, turns, traces, store, drain)
 
 
 class GatewayApp(FastAPI):
@@ -168,6 +196,32 @@ def create_app(services: Services) -> FastAPI:
         answer(app)
     app.add_middleware(Edge)
     return app
+
+
+def _drafts(
+    builder: Builder, *, alone: bool
+) -> Callable[[int, Snapshot | None, Files | None], Awaitable[Draft[Snapshot]]]:
+    """How a replica builds. Alone, the first version answers before its encoder is loaded; others would decide otherwise
+    meanwhile.
+    """
+    begun = False
+
+    async def draft(generation: int, current: Snapshot | None, files: Files | None) -> Draft[Snapshot]:
+        nonlocal begun
+        made = await builder.draft(generation, current, files, prepared=begun or not alone)
+        begun = True
+        return made
+
+    return draft
+
+
+def _bundle_store(storage: StorageConfig, clock: Clock) -> BundleStore:
+    if storage.redis is None:
+        return MemoryBundles(clock)
+    # Its client takes a tenth of a second to import, which nobody pays who has no such server.
+    from gateway.store.valkey import ValkeyBundles
+
+    return ValkeyBundles(storage.redis, storage.redis_prefix)
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

@@ -14,8 +14,10 @@ from gateway.backends.factory import BackendShelf
 from gateway.backends.pool import Pool
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle import Bundle
-from gateway.config.loader import load
+from gateway.config.files import Files
+from gateway.config.loader import load, load_files
 from gateway.config.models import GatewayConfig
+from gateway.config.publishing import Draft
 from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
 from gateway.routing.composite import CompositeRouter
@@ -41,6 +43,9 @@ class Builder:
         settings: the environment.
         host: the address the server is bound to.
         port: the port it listens on, or None for the file's; never reached by tools.
+
+    Attributes:
+        root: what relative paths of the configuration start from.
     """
 
     def __init__(
@@ -58,11 +63,19 @@ class Builder:
         self._settings = settings
         self._clock = clock
         self._host = host
-        self._root = root or Path()
+        self.root = root or Path()
         self._encoders = Encoders()
         self._fits = Fits()
         self._shelf = BackendShelf()
         self._threads = Threads()
+
+    async def read(self) -> Bundle:
+        """What the files on disk say now, proved as far as files can be.
+
+        Raises:
+            ConfigError: with every problem.
+        """
+        return await asyncio.to_thread(load, self._config_path, self._routes_path, self._settings)
 
     async def first(self) -> Snapshot:
         """The first version. Its encoder is not loaded yet: see `Snapshot.router`'s `prepare`.
@@ -70,7 +83,7 @@ class Builder:
         Raises:
             ConfigError: with every problem.
         """
-        return await self._build(1, None)
+        return (await self._build(1, None, await self.read(), prepared=False)).value
 
     async def next(self, generation: int, current: Snapshot) -> Snapshot:
         """The next version, complete with encoded utterances; the current one where nothing changed.
@@ -78,7 +91,27 @@ class Builder:
         Raises:
             ConfigError: with every problem; nothing of the new version stays open.
         """
-        return await self._build(generation, current)
+        return (await self._build(generation, current, await self.read(), prepared=True)).value
+
+    async def draft(
+        self, generation: int, current: Snapshot | None, files: Files | None, *, prepared: bool = True
+    ) -> Draft[Snapshot]:
+        """A version with what it was built from.
+
+        Args:
+            generation: its number.
+            current: answered instead where nothing differs from it; None builds in any case.
+            files: what to build from; None for the files on disk.
+            prepared: whether its utterances are encoded.
+
+        Raises:
+            ConfigError: as `next`.
+        """
+        if files is None:
+            bundle = await self.read()
+        else:
+            bundle = await asyncio.to_thread(load_files, files, self._settings)
+        return await self._build(generation, current, bundle, prepared=prepared)
 
     async def dismiss(self, snapshot: Snapshot) -> None:
         """Close what only this version used."""
@@ -91,8 +124,9 @@ class Builder:
         """Close what versions share."""
         await self._encoders.close()
 
-    async def _build(self, generation: int, current: Snapshot | None) -> Snapshot:
-        bundle = await asyncio.to_thread(load, self._config_path, self._routes_path, self._settings)
+    async def _build(
+        self, generation: int, current: Snapshot | None, bundle: Bundle, *, prepared: bool
+    ) -> Draft[Snapshot]:
         config = bundle.config
         keys = KeyRing(config.keys, self._host or config.server.host)
         registry = await self._registry(config)
@@ -101,9 +135,9 @@ class Builder:
             version = Version(generation, _digest(bundle, registry))
             if current is not None and version.digest == current.version.digest and config == current.config:
                 await registry.close()
-                return current
+                return Draft(current, bundle.files, config.config, failing=False)
             router = self._router(bundle, version)
-            if current is not None:
+            if prepared:
                 await router.prepare()
             backends = await self._backends(config)
         except BaseException:
@@ -113,7 +147,7 @@ class Builder:
             name: Pool(name, [backends[m.name] for m in model.backends], retries=model.retries, clock=self._clock)
             for name, model in config.models.items()
         }
-        return Snapshot(
+        snapshot = Snapshot(
             version=version,
             config=config,
             keys=keys,
@@ -124,10 +158,11 @@ class Builder:
             hooks=Hooks(registry.hooks),
             created=int(self._clock.now()),
         )
+        return Draft(snapshot, bundle.files, config.config, failing=router.failure is not None)
 
     async def _registry(self, config: GatewayConfig) -> Registry:
         provider = PythonProvider(
-            [self._root / place for place in config.tools.plugins],
+            [self.root / place for place in config.tools.plugins],
             timeout_s=config.tools.timeout_s,
             resources={"outbound": OutboundGuard(config.tools.outbound)},
             threads=self._threads,

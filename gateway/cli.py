@@ -83,6 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--url", help="the gateway's address (default: GATEWAY_URL or http://127.0.0.1:8080)")
     chat.add_argument("--model", default="auto", help="model to ask for (default: auto)")
 
+    rollback = commands.add_parser("rollback", parents=[files], help="go back to an earlier version on every replica")
+    rollback.add_argument(
+        "generation", metavar="GENERATION", type=int, nargs="?", help="which one (default: the one before the active)"
+    )
+    rollback.add_argument("--url", help="the gateway's address (default: GATEWAY_URL or http://127.0.0.1:8080)")
+
     database = commands.add_parser("db", parents=[files], help="look after the database")
     database.add_argument("action", choices=("upgrade",), help="bring its tables up to date")
     return parser

@@ -21,6 +21,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── HookFailed                  an operator's hook broke its promise
     ├── Draining                    this process is about to stop
     ├── StoreUnavailable            what must be durable cannot be written
+    ├── ConfigStale                 this replica may be behind the others and must not decide
     └── ConfigError                 files or settings are wrong; carries every problem
 """
 
@@ -162,6 +163,12 @@ class Draining(GatewayError):
 
 class StoreUnavailable(GatewayError):
     """Something that has to be durable could not be written or read."""
+
+    retryable = True
+
+
+class ConfigStale(GatewayError):
+    """This replica does not know that its version is the active one, and must not decide."""
 
     retryable = True
 

@@ -20,7 +20,7 @@ from gateway.errors import ConfigError, Problem
 ENVIRONMENT: Final = "environment"
 
 # Names of the public contract that this version does not act upon. Set, they would be accepted and ignored, so they are
-# refused. REDIS_URL is often there for some other program on the machine: it earns a warning.
+# refused.
 UNSERVED: Final = (
     "MAX_STEPS",
     "MAX_RETRIES",
@@ -55,6 +55,7 @@ class Settings(BaseSettings):
     gateway_key: str | None = Field(default=None, validation_alias="GATEWAY_KEY", repr=False)
     port: int | None = Field(default=None, ge=0, le=65535, validation_alias="PORT")
     database_url: str | None = Field(default=None, validation_alias="DATABASE_URL", repr=False)
+    redis_url: str | None = Field(default=None, validation_alias="REDIS_URL", repr=False)
     base_url: str | None = Field(default=None, validation_alias="BASE_URL", repr=False)
     model_name: str | None = Field(default=None, validation_alias="MODEL_NAME")
     api_key: str | None = Field(default=None, validation_alias="API_KEY", repr=False)
@@ -147,8 +148,6 @@ def _contradictions(settings: Settings) -> list[Problem]:
 
 def _warnings(variables: Mapping[str, str]) -> tuple[str, ...]:
     found = []
-    if "REDIS_URL" in variables:
-        found.append("REDIS_URL has no effect: this version keeps nothing in Redis")
     if "API_KEY" in variables and "BASE_URL" not in variables:
         found.append("API_KEY has no effect without BASE_URL and MODEL_NAME")
     return tuple(found)
@@ -163,6 +162,7 @@ def overrides(settings: Settings) -> dict[tuple[str, ...], tuple[str, Any]]:
     named: dict[tuple[str, ...], tuple[str, Any]] = {
         ("server", "port"): ("PORT", settings.port),
         ("storage", "database"): ("DATABASE_URL", settings.database_url),
+        ("storage", "redis"): ("REDIS_URL", settings.redis_url),
         ("keys", "admin_key"): ("GATEWAY_ADMIN_KEY", settings.gateway_admin_key),
         ("tools", "max_rounds"): ("MAX_TOOL_ROUNDS", settings.tool_rounds),
         ("tools", "timeout_s"): ("TOOL_TIMEOUT", settings.tool_timeout_s),

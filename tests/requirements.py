@@ -280,6 +280,31 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-replicas",
+        "After a reload answers, no later request is decided by the older version on any replica that holds a lease.",
+        "blueprint invariant 4",
+        (
+            "e2e/test_replicas.py::test_no_answer_contradicts_its_version_and_none_is_older_than_the_last_reload",
+            "e2e/test_replicas.py::test_a_paused_replica_decides_nothing_by_what_it_knew_when_it_wakes",
+            "config/test_replica.py::test_a_replica_that_is_cut_off_refuses_within_its_lease_and_before_a_reload_answers",
+        ),
+    ),
+    Requirement(
+        "R-rolling",
+        "A rolling update to new files and a rollback leave two replicas ready and lose no request.",
+        "contract",
+        ("e2e/test_replicas.py::test_a_rolling_update_and_a_rollback_lose_no_request_and_leave_two_ready",),
+    ),
+    Requirement(
+        "R-unproved",
+        "A replica that cannot reach the store, or cannot prove the active version, does not become ready.",
+        "blueprint invariant 3",
+        (
+            "config/test_replica.py::test_a_start_without_the_store_is_not_ready_and_becomes_so_when_it_is_back",
+            "config/test_replica.py::test_a_replica_with_other_plugins_is_not_ready_and_says_why",
+        ),
+    ),
+    Requirement(
         "R-machine-decides",
         "The state machine, not the model, ends a turn: no state is a trap, and rounds, repeats and failures are limited.",
         "contract",

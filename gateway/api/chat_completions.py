@@ -61,7 +61,7 @@ class ChatCompletions:
         trace_id: str = scope[TRACE_ID]
         principal: Principal | None = None
         try:
-            snapshot = self._versions.current
+            snapshot = self._versions.serving
             principal, wishes = read_headers(scope, snapshot.keys, self._clock.now())
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
             request = decode_request(await read_body(scope, receive, limit_bytes))

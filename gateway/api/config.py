@@ -1,20 +1,34 @@
-"""`GET /v1/config` and `POST /v1/reload`: which version serves, and the next one."""
+"""`GET /v1/config`, `POST /v1/reload`, `POST /v1/config/rollback`: which version serves, the next one, an earlier one.
+
+They answer on a stale replica too: who mends it has to see it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.auth import caller
 from gateway.api.errors import describe
+from gateway.api.http import read_body
 from gateway.api.services import Services
-from gateway.errors import ConfigError, Problem
+from gateway.errors import ConfigError, InvalidRequest, Problem
+
+_LIMIT_BYTES = 4096
+
+
+class _Rollback(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a rollback."""
+
+    generation: int | None = None
 
 
 def config_endpoints(services: Services) -> APIRouter:
-    """Both endpoints."""
+    """All three endpoints."""
     router = APIRouter()
 
     @router.get("/config")
@@ -25,29 +39,45 @@ def config_endpoints(services: Services) -> APIRouter:
     @router.post("/reload")
     async def reload(request: Request) -> JSONResponse:
         caller(request.scope, services.versions.current.keys, services.clock.now(), role="admin")
+        return await _changed(services, services.replica.reload)
+
+    @router.post("/config/rollback")
+    async def roll_back(request: Request) -> JSONResponse:
+        caller(request.scope, services.versions.current.keys, services.clock.now(), role="admin")
+        body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
         try:
-            await services.versions.reload()
-        except ConfigError as error:
-            answer = describe(error)
-            body = {"error": answer.as_dict(), "problems": [_problem(p) for p in error.problems]}
-            return JSONResponse(body, status_code=answer.status)
-        return JSONResponse(_state(services))
+            wanted = msgspec.json.decode(body, type=_Rollback) if body.strip() else _Rollback()
+        except msgspec.MsgspecError as error:
+            raise InvalidRequest(f'The body must be empty or `{{"generation": NUMBER}}`: {error}.') from error
+        return await _changed(services, lambda: services.replica.roll_back(wanted.generation))
 
     return router
 
 
+async def _changed(services: Services, change: Callable[[], Awaitable[object]]) -> JSONResponse:
+    try:
+        await change()
+    except ConfigError as error:
+        answer = describe(error)
+        body = {"error": answer.as_dict(), "problems": [_problem(p) for p in error.problems]}
+        return JSONResponse(body, status_code=answer.status)
+    return JSONResponse(_state(services))
+
+
 def _state(services: Services) -> dict[str, Any]:
-    versions = services.versions
+    versions, replica = services.versions, services.replica
     version = versions.current.version
     refusal = versions.last_error
     return {
         "version": str(version),
         "generation": version.generation,
-        "replicas": 1,
+        "replicas": replica.count,
         "age_s": round(services.clock.now() - versions.changed_at, 3),
         "last_error": None
         if refusal is None
         else {"at": refusal.at, "problems": [_problem(problem) for problem in refusal.problems]},
+        "stale": replica.standing.stale,
+        "stale_reason": replica.standing.reason,
     }
 
 

@@ -13,6 +13,7 @@ import msgspec
 from gateway.errors import (
     BodyTooLarge,
     ConfigError,
+    ConfigStale,
     ContextTooLong,
     Draining,
     GatewayError,
@@ -54,6 +55,7 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     ToolFailed: (502, "upstream_error", "tool_failed"),
     Draining: (503, "server_error", "draining"),
     StoreUnavailable: (503, "server_error", "store_unavailable"),
+    ConfigStale: (503, "server_error", "config_stale"),
     ConfigError: (400, "invalid_request_error", "config_invalid"),
 }
 

@@ -23,7 +23,7 @@ def health_endpoints(services: Services) -> APIRouter:
     @router.get("/readyz")
     async def readyz() -> JSONResponse:
         services.drain.refuse()
-        snapshot = services.versions.current
+        snapshot = services.versions.serving
         return JSONResponse({"status": "ready", "version": str(snapshot.version)})
 
     @router.get("/metrics")

@@ -20,11 +20,16 @@ def route_endpoints(services: Services) -> APIRouter:
 
     @router.post("/route")
     async def route(request: Request) -> dict[str, Any]:
-        snapshot = services.versions.current
+        snapshot = services.versions.serving
         principal, wishes = read_headers(request.scope, snapshot.keys, services.clock.now())
         limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
         chat = decode_request(await read_body(request.scope, request.receive, limit_bytes))
-        decision = await decide(chat, principal, wishes, snapshot, explain=True)
+        # What decides is what is active now, not what was when the request began to arrive.
+        lease = services.versions.acquire()
+        try:
+            decision = await decide(chat, principal, wishes, lease.value, explain=True)
+        finally:
+            services.versions.release(lease)
         return explanation(decision)
 
     return router

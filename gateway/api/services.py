@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.clock import Clock
+from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
 from gateway.errors import Draining
 from gateway.observe.metrics import Metrics
@@ -32,6 +33,7 @@ class Services:
 
     turns: Turns
     versions: Versioned[Snapshot]
+    replica: Replica[Snapshot]
     traces: Traces
     flush_traces: Callable[[float], Awaitable[bool]]
     metrics: Metrics

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.config.document import Document, Path
+from gateway.config.files import Files
 from gateway.config.models import GatewayConfig, RouteConfig
 from gateway.errors import Problem
 
@@ -22,10 +23,11 @@ class Bundle:
     Attributes:
         config: `config/gateway.yaml` with the environment laid over it.
         routes: every route, ordered by name.
-        digest: hex SHA-256 over the files as written (variables unexpanded) and the environment's settings, secrets
-            left out. Two bundles of one digest may still differ in secrets: compare `config` too.
+        digest: hex SHA-256 over the files as written, what routes and models say with variables expanded, and the environment's
+            settings, secrets left out. Two bundles of one digest may still differ in secrets: compare `config` too.
         calibration: the bytes of `routes/calibration.json`, or None where there is none.
         warnings: what is well-formed and probably not meant.
+        files: what it was read from, as written.
     """
 
     config: GatewayConfig
@@ -33,6 +35,7 @@ class Bundle:
     digest: str
     calibration: bytes | None = None
     warnings: tuple[Problem, ...] = ()
+    files: Files = field(default_factory=lambda: Files("gateway.yaml", None, {}, None), repr=False, compare=False)
     _gateway: Document = field(default_factory=lambda: Document("gateway.yaml"), repr=False, compare=False)
     _routes: Mapping[str, Document] = field(default_factory=dict, repr=False, compare=False)
 

@@ -26,12 +26,18 @@ class Files:
         gateway: the gateway's own file; None where it could not be read.
         routes: the route files, in the order of their names.
         calibration: the routes' calibration, or None where there is none.
+        folder: the folder of the routes, as it begins their names.
     """
 
     gateway_name: str
     gateway: bytes | None
     routes: dict[str, bytes]
     calibration: bytes | None
+    folder: str = ""
+
+    def within(self, name: str) -> str:
+        """A route file's name inside of the folder: the same wherever the folder lies."""
+        return name.removeprefix(f"{self.folder}/")
 
 
 def display(path: Path) -> str:
@@ -48,9 +54,9 @@ def read_files(config_path: Path, routes_path: Path | None, problems: list[Probl
     while True:
         attempt += 1
         found: list[Problem] = []
-        before = _stamps(config_path, routes_path)
+        before = stamps(config_path, routes_path)
         files = _read_once(config_path, routes_path, found)
-        if _stamps(config_path, routes_path) == before:
+        if stamps(config_path, routes_path) == before:
             problems += found
             return files
         if attempt == _ATTEMPTS:
@@ -72,7 +78,8 @@ def _read_once(config_path: Path, routes_path: Path | None, problems: list[Probl
                 routes[display(path)] = content
         if (routes_path / CALIBRATION).is_file():
             calibration = _content(routes_path / CALIBRATION, problems)
-    return Files(display(config_path), gateway, routes, calibration)
+    folder = display(routes_path) if routes_path is not None else ""
+    return Files(display(config_path), gateway, routes, calibration, folder)
 
 
 def _route_files(folder: Path) -> list[Path]:
@@ -104,14 +111,16 @@ def _content(path: Path, problems: list[Problem]) -> bytes | None:
     return content
 
 
-def _stamps(config_path: Path, routes_path: Path | None) -> dict[str, tuple[int, int, int] | None]:
+def stamps(config_path: Path, routes_path: Path | None) -> dict[str, tuple[int, int, int] | None]:
+    """What tells a file that changed from one that did not, by path; None for one that is not there."""
     paths = [config_path]
     if routes_path is not None:
         paths += [routes_path / CALIBRATION, *_route_files(routes_path)]
-    return {str(path): _stamp(path) for path in paths}
+    return {str(path): stamp(path) for path in paths}
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Inode, size and time of one file; None where it is not there."""
     try:
         found = path.stat()
     except OSError:

@@ -27,6 +27,11 @@ ENVIRONMENT_BACKEND: Final = "env"
 RESERVED_KEY_NAMES: Final = frozenset({"admin", "local"})
 
 
+# What is a replica's own affair or a secret: only that a secret is set is part of the digest.
+_OWN: Final = frozenset({"PORT", "DATABASE_URL", "REDIS_URL"})
+_SECRET: Final = frozenset({"GATEWAY_ADMIN_KEY"})
+
+
 def load(config_path: Path, routes_path: Path | None, settings: Settings) -> Bundle:
     """Read and prove everything.
 
@@ -39,7 +44,21 @@ def load(config_path: Path, routes_path: Path | None, settings: Settings) -> Bun
         ConfigError: with every problem that was found, ordered by file and line.
     """
     problems: list[Problem] = []
-    files = read_files(config_path, routes_path, problems)
+    return load_files(read_files(config_path, routes_path, problems), settings, problems)
+
+
+def load_files(files: Files, settings: Settings, problems: list[Problem] | None = None) -> Bundle:
+    """Prove files that have been read, here or by another replica.
+
+    Args:
+        files: what was read.
+        settings: this process's environment.
+        problems: what was found while reading.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    problems = [] if problems is None else problems
     variables = Variables(settings.variables)
     document = config = None
     environment_model: str | None = None
@@ -61,7 +80,8 @@ def load(config_path: Path, routes_path: Path | None, settings: Settings) -> Bun
     return Bundle(
         config=config,
         routes=routes,
-        digest=_digest(files, settings),
+        digest=_digest(files, config, routes, settings),
+        files=files,
         calibration=files.calibration,
         _gateway=document,
         _routes=places,
@@ -216,15 +236,19 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
-def _digest(files: Files, settings: Settings) -> str:
-    """Over what decides. Secrets stay out: only that they are set is part of it."""
+def _digest(files: Files, config: GatewayConfig, routes: tuple[RouteConfig, ...], settings: Settings) -> str:
+    """Over what decides."""
     parts = [("file:gateway", files.gateway or b"")]
-    parts += [(f"file:route:{name}", content) for name, content in files.routes.items()]
+    parts += [(f"file:route:{files.within(name)}", content) for name, content in files.routes.items()]
     if files.calibration is not None:
         parts.append(("file:calibration", files.calibration))
-    secret = {"DATABASE_URL", "GATEWAY_ADMIN_KEY"}
+    # With variables expanded: two replicas of one digest decide alike, whatever their environments say elsewhere.
+    parts += [(f"route:{route.route}", route.model_dump_json().encode()) for route in routes]
+    deciding = config.model_dump_json(include={"router", "models", "aliases"})
+    parts.append(("config", deciding.encode()))
     for name, value in overrides(settings).values():
-        parts.append((f"env:{name}", b"set" if name in secret else str(value).encode()))
+        if name not in _OWN:
+            parts.append((f"env:{name}", b"set" if name in _SECRET else str(value).encode()))
     parts += [
         (f"env:{name}", value.encode())
         for name, value in (("BASE_URL", settings.base_url), ("MODEL_NAME", settings.model_name))

@@ -54,6 +54,24 @@ class StorageConfig(Section):
     """Where records live."""
 
     database: NonEmpty = "sqlite:///data/hermes.db"
+    redis: NonEmpty | None = Field(default=None, repr=False)
+    redis_prefix: NonEmpty = "hermes:"
+
+    @field_validator("redis")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"^(rediss?|unix)://.", value):
+            raise ValueError("it must start with redis://, rediss:// or unix://")
+        return value
+
+
+class ReplicaConfig(Section):
+    """How versions come into service, here and over replicas."""
+
+    watch: bool = False
+    revision: int | None = Field(default=None, ge=0)
+    lease_s: float = Field(default=15, ge=1, le=300)
+    on_lease_loss: Literal["serve", "refuse"] = "serve"
 
 
 # Providers with an adapter of their own; every other name is litellm's.
@@ -209,6 +227,7 @@ class GatewayConfig(Section):
 
     server: ServerConfig = ServerConfig()
     storage: StorageConfig = StorageConfig()
+    config: ReplicaConfig = ReplicaConfig()
     backends: Annotated[dict[Name, BackendConfig], Field(min_length=1)]
     models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
     aliases: dict[Name, Name] = Field(default_factory=dict)

@@ -18,7 +18,7 @@ from gateway.errors import ConfigError, GatewayError, Problem
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A generation, counted from 1 by this process, and the hash of everything that decides in it."""
+    """A generation, counted over all replicas, and the hash of everything that decides in it."""
 
     generation: int
     digest: str
@@ -76,11 +76,32 @@ class Versioned(Generic[T]):
         failures: reloads refused so far.
     """
 
-    def __init__(self, first: T, build: Build[T], close: Close[T], clock: Clock) -> None:
+    def __init__(
+        self,
+        first: T,
+        build: Build[T],
+        close: Close[T],
+        clock: Clock,
+        *,
+        guard: Callable[[], None] | None = None,
+        took_over: Callable[[T], None] | None = None,
+    ) -> None:
+        """Make `first` the active generation.
+
+        Args:
+            first: the first generation.
+            build: makes the next one for a reload.
+            close: closes one that nobody uses any more.
+            clock: time.
+            guard: raises where nothing may be decided now; asked in the same step in which a generation is taken.
+            took_over: told of each generation right after it has become the active one.
+        """
         self._lease: Lease[T] = Lease(first)
         self._build = build
         self._close = close
         self._clock = clock
+        self._guard = guard
+        self._took_over = took_over
         self._reloading = asyncio.Lock()
         self._generation = first.version.generation
         self._closing: set[asyncio.Task[None]] = set()
@@ -91,11 +112,28 @@ class Versioned(Generic[T]):
 
     @property
     def current(self) -> T:
-        """The active generation, for a look that does not outlive an await; else `acquire` it."""
+        """The active generation, for a look that decides nothing and does not outlive an await."""
+        return self._lease.value
+
+    @property
+    def serving(self) -> T:
+        """The active generation, to answer by within this step; else `acquire` it.
+
+        Raises:
+            GatewayError: nothing may be decided now.
+        """
+        if self._guard is not None:
+            self._guard()
         return self._lease.value
 
     def acquire(self) -> Lease[T]:
-        """Hold the active generation; give it back with `release`."""
+        """Hold the active generation; give it back with `release`.
+
+        Raises:
+            GatewayError: nothing may be decided now.
+        """
+        if self._guard is not None:
+            self._guard()
         lease = self._lease
         lease.users += 1
         return lease
@@ -116,30 +154,46 @@ class Versioned(Generic[T]):
             ConfigError: the new generation is refused, with every problem.
             GatewayError: it could not be built for another reason.
         """
+        return await self.change(lambda current: self._build(self._generation + 1, current))
+
+    async def change(self, make: Callable[[T], Awaitable[T]]) -> T:
+        """As `reload`, with a generation that `make` makes from the current one. Under its lock, as everything here."""
+        try:
+            return await self.swap_in(make)
+        except GatewayError as error:
+            self.refused(error)
+            _log.error(
+                "reload refused; the version before still serves",
+                version=str(self.current.version),
+                problems=[str(problem) for problem in _problems(error)],
+            )
+            raise
+
+    async def swap_in(self, make: Callable[[T], Awaitable[T]]) -> T:
+        """Make what `make` answers the active generation, unless it is it already; what is active after it.
+
+        There is no wait between the answer of `make` and the swap. What it raises is the caller's to tell.
+        """
         async with self._reloading:
             current = self._lease.value
-            try:
-                found = await self._build(self._generation + 1, current)
-            except GatewayError as error:
-                problems = error.problems if isinstance(error, ConfigError) else (Problem("reload", 0, error.message),)
-                self.last_error = Refusal(self._clock.now(), problems)
-                self.failures += 1
-                _log.error(
-                    "reload refused; the version before still serves",
-                    version=str(current.version),
-                    problems=[str(problem) for problem in problems],
-                )
-                raise
+            found = await make(current)
             self.last_error = None
             if found is not current:
                 self._swap(found)
                 _log.info("version active", version=str(found.version))
             return found
 
+    def refused(self, error: GatewayError) -> None:
+        """Keep why a generation was refused, until another takes over."""
+        self.last_error = Refusal(self._clock.now(), _problems(error))
+        self.failures += 1
+
     def _swap(self, value: T) -> None:
         old, self._lease = self._lease, Lease(value)
         self._generation = value.version.generation
         self.changed_at = self._clock.now()
+        if self._took_over is not None:
+            self._took_over(value)
         old.retired = True
         if old.users == 0:
             self._start_closing(old)
@@ -169,3 +223,7 @@ class Versioned(Generic[T]):
             await asyncio.wait_for(self._close(self._lease.value), timeout_s)
             if self._closing:
                 await asyncio.wait(self._closing, timeout=timeout_s)
+
+
+def _problems(error: GatewayError) -> tuple[Problem, ...]:
+    return error.problems if isinstance(error, ConfigError) else (Problem("reload", 0, error.message),)

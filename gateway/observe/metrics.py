@@ -30,7 +30,7 @@ NONE: Final = "-"
 
 _STRATEGIES: Final = frozenset({"rule", "semantic", "default", "explicit", "sticky"})
 _ENDPOINTS: Final = frozenset(
-    {"/v1/chat/completions", "/v1/route", "/v1/models", "/v1/traces", "/v1/reload", "/v1/tools"}
+    {"/v1/chat/completions", "/v1/route", "/v1/models", "/v1/traces", "/v1/reload", "/v1/tools", "/v1/config/rollback"}
 )
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
@@ -126,6 +126,21 @@ class Metrics:
     def count_reload_failures(self, read: Callable[[], int]) -> None:
         """Where the count of refused reloads is read at each scrape."""
         self._scraped.counters["hermes_reload_failures_total"] = ("Reloads that were refused.", read)
+
+    def show_config(
+        self,
+        generation: Callable[[], float],
+        age_s: Callable[[], float],
+        replicas: Callable[[], float],
+        stale: Callable[[], float],
+    ) -> None:
+        """Where the state of the active version is read at each scrape."""
+        self._scraped.gauges |= {
+            "hermes_config_generation": ("The generation that serves here.", generation),
+            "hermes_config_age_seconds": ("Seconds since it took over here.", age_s),
+            "hermes_config_replicas": ("Replicas that hold a lease.", replicas),
+            "hermes_config_stale": ("1 where this replica may be behind the others.", stale),
+        }
 
     def render(self) -> bytes:
         """Prometheus' text format."""
@@ -224,6 +239,7 @@ class _Scraped(Collector):
 
     def __init__(self, turns: Callable[[], Mapping[str, int]]) -> None:
         self.counters: dict[str, tuple[str, Callable[[], int]]] = {}
+        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         self._turns = turns
 
     def collect(self) -> Iterator[Metric]:
@@ -233,6 +249,8 @@ class _Scraped(Collector):
         yield states
         for name, (text, read) in self.counters.items():
             yield CounterMetricFamily(name, text, value=read())
+        for name, (text, read_figure) in self.gauges.items():
+            yield GaugeMetricFamily(name, text, value=read_figure())
 
 
 def _one_of(value: Any, known: frozenset[str]) -> str:

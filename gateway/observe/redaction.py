@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
-from urllib.parse import quote, quote_plus, urlsplit
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from gateway.config.models import GatewayConfig
 
@@ -65,6 +65,8 @@ def secrets_of(config: GatewayConfig) -> Iterator[str]:
         yield config.keys.admin_key
     for key in config.keys.static.values():
         yield key.key
+    if config.storage.redis is not None and (password := urlsplit(config.storage.redis).password):
+        yield unquote(password)
     for backend in config.backends.values():
         if backend.api_key is not None:
             yield backend.api_key

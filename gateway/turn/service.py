@@ -67,7 +67,14 @@ class Turns:
         """
         record = self._received(trace_id, principal, request, endpoint)
         started = self._clock.monotonic()
-        lease = self._versions.acquire()
+        try:
+            lease = self._versions.acquire()
+        except GatewayError as error:
+            status, code = self._status_of(error)
+            summary = self._summary(request, principal, None, started, status)
+            record.emit("turn.failed", **summary, code=code, message=error.message)
+            self._tell(record)
+            raise
         turn: Turn | None = None
         try:
             snapshot = lease.value

@@ -82,6 +82,28 @@ async def test_reload_needs_admin_and_changes_the_next_decision(tmp_path: Path) 
         assert before["x-gateway-version"] != after["x-gateway-version"]
 
 
+async def test_rollback_needs_admin_and_serves_an_earlier_version_again_under_a_new_generation(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as on:
+        status, _, refused = await on.post("/v1/config/rollback", {}, **as_("b"))
+        assert (status, refused["error"]["code"]) == (403, "not_allowed")
+        status, _, nothing = await on.post("/v1/config/rollback", {}, **as_("root"))
+        assert (status, nothing["error"]["code"]) == (404, "not_found")
+        write_route(on.folder, "greeting", {"model": "m", "keywords": ["something else"]})
+        _, _, changed = await on.post("/v1/reload", {}, **as_("root"))
+        status, _, back = await on.post("/v1/config/rollback", {}, **as_("root"))
+        assert (status, back["generation"], back["replicas"], back["stale"]) == (200, 3, 1, False)
+        _, headers, _ = await on.post(PATH, HI, **as_("b"))
+        assert (headers["x-gateway-route"], headers["x-gateway-version"]) == ("greeting", back["version"])
+        status, _, again = await on.post("/v1/config/rollback", {"generation": 2}, **as_("root"))
+        assert (status, again["version"].split("-")[1]) == (200, changed["version"].split("-")[1])
+        for wrong in ({"generation": "two"}, {"version": 1}, [1]):
+            status, _, refused = await on.post("/v1/config/rollback", wrong, **as_("root"))
+            assert (status, refused["error"]["code"]) == (400, None)
+        # The files are as they were: a reload finds them, as the active version or as the next.
+        status, _, state = await on.post("/v1/reload", {}, **as_("root"))
+        assert (status, state["version"]) == (200, again["version"])
+
+
 async def test_broken_file_leaves_the_old_version_serving_and_names_every_problem(tmp_path: Path) -> None:
     async with keyed(tmp_path) as on:
         write_route(on.folder, "greeting", {"model": "nowhere", "keywords": ["hi there"]})

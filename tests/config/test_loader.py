@@ -11,6 +11,7 @@ from gateway.config import files
 from gateway.config.bundle import Bundle
 from gateway.config.loader import load
 from gateway.errors import ConfigError, Problem
+from gateway.observe.redaction import secrets_of
 from gateway.settings import Settings
 
 GATEWAY = """\
@@ -368,7 +369,10 @@ def test_the_digest_follows_what_decides_and_no_secret() -> None:
     again = loaded(KEY="two", GATEWAY_ADMIN_KEY="b")
     assert again.digest == first.digest
     assert again.config != first.config
-    digests = {first.digest, loaded(KEY="one").digest, loaded(KEY="one", PORT="2").digest}
+    digests = {first.digest, loaded(KEY="one").digest, loaded(KEY="one", TOOL_TIMEOUT="2").digest}
+    # Where a replica listens and keeps its records is its own affair: it decides nothing.
+    own = loaded(KEY="one", PORT="2", DATABASE_URL="sqlite:///other.db", REDIS_URL="redis://127.0.0.1:1")
+    digests.add(own.digest)
     write("routes/orders.yaml", ROUTE)
     digests.add(loaded(KEY="one").digest)
     write("routes/calibration.json", "{}")
@@ -430,3 +434,26 @@ def test_params_cannot_name_what_the_gateway_decides_about(name: str) -> None:
     lines[2] = f"  small: {{provider: openai, model: m, params: {{{name}: 1}}}}"
     write("gateway.yaml", "\n".join(lines))
     assert any(f"`{name}` is not a parameter" in problem for problem in refused())
+
+
+def test_what_replicas_share_has_defaults_and_bounds() -> None:
+    config = loaded().config
+    assert (config.storage.redis, config.storage.redis_prefix) == (None, "hermes:")
+    assert (config.config.watch, config.config.revision) == (False, None)
+    assert (config.config.lease_s, config.config.on_lease_loss) == (15, "serve")
+    write("gateway.yaml", GATEWAY + "config: {lease_s: 0, on_lease_loss: hope, revision: -1}\n")
+    assert {told.split(": ", 1)[1] for told in refused()} == {
+        "`config.lease_s` must be at least 1, not 0",
+        "`config.on_lease_loss` must be `serve` or `refuse`, not 'hope'",
+        "`config.revision` must be at least 0, not -1",
+    }
+
+
+def test_an_address_of_the_shared_server_is_never_shown() -> None:
+    write("gateway.yaml", GATEWAY + "storage: {redis: 'http://user:very-secret@cache'}\n")
+    (told,) = refused()
+    assert "redis://" in told
+    assert "very-secret" not in told
+    config = loaded(REDIS_URL="rediss://user:very%2Dsecret@elsewhere.example:6379/1").config
+    assert "very-secret" in set(secrets_of(config))
+    assert "elsewhere" not in repr(config)

@@ -84,9 +84,12 @@ def test_a_name_that_this_version_does_not_serve_is_refused(name: str) -> None:
     assert refused(**{name: "1"}) == [f"{name} is not supported by this version; unset it"]
 
 
-def test_a_redis_meant_for_somebody_else_is_a_warning_only() -> None:
-    (warning,) = settings(REDIS_URL="redis://127.0.0.1").warnings
-    assert "REDIS_URL" in warning
+def test_a_redis_url_says_where_replicas_agree() -> None:
+    assert overrides(settings(REDIS_URL="redis://127.0.0.1:1"))["storage", "redis"] == (
+        "REDIS_URL",
+        "redis://127.0.0.1:1",
+    )
+    assert settings(REDIS_URL="redis://127.0.0.1:1").warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.config.versions import Version, Versioned
-from gateway.errors import ConfigError, Problem, StoreUnavailable
+from gateway.errors import ConfigError, ConfigStale, Problem, StoreUnavailable
 from tests.clocks import HandClock
 
 
@@ -218,3 +218,59 @@ async def test_a_generation_that_does_not_close_cleanly_is_told_and_harms_nobody
         "an older generation was not closed cleanly"
     ]
     assert world.versions.current.version.generation == 2
+
+
+async def test_nothing_is_taken_where_the_guard_says_no_but_it_can_be_looked_at() -> None:
+    world = World()
+    allowed = True
+
+    def guard() -> None:
+        if not allowed:
+            raise ConfigStale("not now")
+
+    versions = Versioned(Generation(Version(1, "a" * 64)), world.build, world.close, world.clock, guard=guard)
+    versions.release(versions.acquire())
+    assert versions.serving is versions.current
+    allowed = False
+    with pytest.raises(ConfigStale):
+        versions.acquire()
+    with pytest.raises(ConfigStale):
+        _ = versions.serving
+    assert versions.current.version.generation == 1
+    # A turn that did not begin holds nothing back.
+    world.will_build("b" * 64)
+    await versions.reload()
+    await settle()
+    assert world.closed == [1]
+
+
+async def test_who_wants_to_know_is_told_of_each_generation_once_it_is_active() -> None:
+    world = World()
+    told: list[tuple[int, int]] = []
+
+    def took_over(value: Generation) -> None:
+        told.append((value.version.generation, versions.current.version.generation))
+
+    versions = Versioned(Generation(Version(1, "a" * 64)), world.build, world.close, world.clock, took_over=took_over)
+    world.will_build("b" * 64)
+    world.will_keep()
+    await versions.reload()
+    await versions.reload()
+    assert told == [(2, 2)]
+
+
+async def test_a_swap_from_elsewhere_takes_any_number_and_leaves_its_failures_to_who_asked() -> None:
+    world = World()
+
+    async def fail(_current: Generation) -> Generation:
+        raise ConfigError((Problem("active", 0, "cannot be proved"),))
+
+    async def ninth(_current: Generation) -> Generation:
+        return Generation(Version(9, "b" * 64))
+
+    with pytest.raises(ConfigError):
+        await world.versions.swap_in(fail)
+    assert (world.versions.last_error, world.versions.failures) == (None, 0)
+    assert (await world.versions.swap_in(ninth)).version.generation == 9
+    world.will_build("c" * 64)
+    assert (await world.versions.reload()).version.generation == 10

@@ -25,7 +25,7 @@ _SCRIPT = Path(sys.executable).with_name("hermes-gateway")
 # Installed, it is the script people call; else the same program as a module of this folder.
 COMMAND = (str(_SCRIPT),) if _SCRIPT.exists() else (sys.executable, "-m", "gateway")
 _OURS = {str(field.validation_alias) for field in Settings.model_fields.values() if field.validation_alias}
-_OURS |= {*UNSERVED, "REDIS_URL", "ORDERS_DB", "FILES_ROOT", "NOTES_ROOT"}
+_OURS |= {*UNSERVED, "ORDERS_DB", "FILES_ROOT", "NOTES_ROOT"}
 
 
 @dataclass(frozen=True)
