@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import re
 from collections.abc import AsyncIterator
@@ -156,7 +157,7 @@ async def test_on_event_follows_turns(tmp_path: Path) -> None:
     source = "import asyncio\nOVER = asyncio.Event()\n" + telling
     async with gateway_with(tmp_path, counting=source) as served:
         await ask(served, "What is the status of order SO-2024-0404?")
-        module = served.gateway.versions.current.hooks.on_event[0].__globals__
+        module = inspect.unwrap(served.gateway.versions.current.hooks.on_event[0]).__globals__
         async with asyncio.timeout(10):
             await module["OVER"].wait()
         assert module["FAILURES"]["query_order"] >= 1
