@@ -5,6 +5,7 @@ The recording tool provider and the hand-moved clock live beside what they stand
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from gateway.chat.normalise import normalise_answer
 from gateway.chat.relay import StreamWriter
 from gateway.chat.sse import SseParser
 from gateway.chat.usage import Usage
+from gateway.errors import UpstreamTimeout
 from gateway.ids import new_call_id
 from tests.clocks import HandClock
 from tests.frames import Frame
@@ -55,8 +57,12 @@ class ScriptedBackend:
         return None if raw is None else json.loads(bytes(raw))
 
     async def complete(self, call: ModelCall) -> Answer:
-        frames = [frame async for frame in self._played(call)]
-        return _answer(frames)
+        # As every adapter: a whole answer takes `timeout_s` at most.
+        try:
+            async with asyncio.timeout(call.timeout_s):
+                return _answer([frame async for frame in self._played(call)])
+        except TimeoutError as error:
+            raise UpstreamTimeout("The script went past the call's time limit.") from error
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         batch: list[Chunk] = []

@@ -77,7 +77,7 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
         # cycles to speak of, so looking at the young ones rarely is enough.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(20_000, 20, 20)
+        gc.set_threshold(100_000, 20, 20)
         await server.serve(sockets=[bound])
     return 0 if server.came_up else 1
 

@@ -11,6 +11,7 @@ import contextlib
 from collections import deque
 from typing import Final
 
+import msgspec
 import structlog
 
 from gateway.clock import Clock
@@ -27,6 +28,8 @@ MAX_CHARACTERS: Final = 64_000_000
 # The owner of requests whose caller is unknown. They are counted and logged; kept, anybody could fill the disk.
 NOBODY: Final = "-"
 _BATCH: Final = 500
+# Characters of a trace that is encoded on the spot.
+_SMALL: Final = 50_000
 # Seconds a batch is given to fill: one transaction, and one sync of the disk, for all turns of that time.
 _GATHER_S: Final = 1.0
 _PRUNE_EVERY_S: Final = 3600.0
@@ -56,7 +59,7 @@ class TraceWriter:
         self._clock = clock
         self._redactor = redactor
         self._max_waiting = max_waiting
-        self._waiting: deque[Recorder] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._characters = 0
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -86,10 +89,17 @@ class TraceWriter:
         if self._closed or len(self._waiting) >= self._max_waiting or self._characters + size > MAX_CHARACTERS:
             self.dropped += 1
             return
-        self._waiting.append(trace)
+        self._waiting.append(_waiting(trace, size, self._row(trace) if size <= _SMALL else None))
         self._characters += size
         self._accepted += 1
         self._wake.set()
+
+    def _row(self, trace: Recorder) -> TraceRow | None:
+        """A small trace, encoded at once: while it is warm it costs half, and the turn's objects die young."""
+        try:
+            return trace_row(trace, self._config.content, self._redactor)
+        except Exception:  # noqa: BLE001 - whoever writes it tries again, and tells
+            return None
 
     async def flush(self, timeout_s: float = 5) -> bool:
         """Wait until everything queued by now is kept or dropped; False where that takes longer than `timeout_s`."""
@@ -139,15 +149,17 @@ class TraceWriter:
             self.dropped = lost_before + len(batch) - (self.written - written_before)
             raise
         finally:
-            self._characters -= sum(map(_characters, batch))
+            self._characters -= sum(each.size for each in batch)
             self._done += len(batch)
             async with self._settled:
                 self._settled.notify_all()
 
-    async def _keep(self, batch: list[Recorder]) -> None:
+    async def _keep(self, batch: list[_Waiting]) -> None:
         try:
-            # Off the event loop: a batch of long conversations takes milliseconds to encode.
-            rows = await asyncio.to_thread(_rows, batch, self._config, self._redactor)
+            rows = [each.row for each in batch if each.row is not None]
+            if large := [each.trace for each in batch if each.trace is not None]:
+                # Off the event loop: long conversations take milliseconds to encode.
+                rows += await asyncio.to_thread(_rows, large, self._config, self._redactor)
             await self._store.traces.add(rows)
             self.written += len(batch)
             self._failing = False
@@ -180,6 +192,19 @@ class TraceWriter:
             await self._store.journal.prune(before=before)
         except StoreUnavailable as error:
             _log.warning("old traces could not be removed", reason=error.message)
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    """A trace in the queue; `row` where it is encoded already."""
+
+    trace_id: str
+    size: int
+    trace: Recorder | None
+    row: TraceRow | None
+
+
+def _waiting(trace: Recorder, size: int, row: TraceRow | None) -> _Waiting:
+    return _Waiting(trace.trace_id, size, trace if row is None else None, row)
 
 
 def _rows(batch: list[Recorder], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +18,15 @@ _SUMMARY: Final = tuple(column for column in traces.c if column.name not in {"ev
 _BATCH: Final = 500
 
 
-_NAMES = (*TraceRow.__struct_fields__, "size")
-_ADD = f"INSERT OR REPLACE INTO traces ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608 - fixed names
+_NAMES: Final = (*TraceRow.__struct_fields__, "size")
+# Rows of one statement. SQLite's driver gives Python's lock away and takes it back at every step, and beside a busy event
+# loop that costs more than the row: so many rows are one step.
+_AT_ONCE: Final = 100
+
+
+def _adding(count: int) -> str:
+    row = f"({', '.join('?' * len(_NAMES))})"
+    return f"INSERT OR REPLACE INTO traces ({', '.join(_NAMES)}) VALUES {', '.join([row] * count)}"  # noqa: S608 - fixed names
 
 
 class SqlTraces:
@@ -34,7 +42,9 @@ class SqlTraces:
         # Straight to the driver: traces come by the hundred, and SQLAlchemy's work on each value is half the cost.
         values = [(*msgspec.structs.astuple(row), len(row.events)) for row in rows]
         async with self._database.transaction() as connection:
-            await connection.exec_driver_sql(_ADD, values)
+            for start in range(0, len(values), _AT_ONCE):
+                some = values[start : start + _AT_ONCE]
+                await connection.exec_driver_sql(_adding(len(some)), tuple(chain.from_iterable(some)))
 
     async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
         """The trace of this trace id, request id or response id."""

@@ -77,14 +77,16 @@ class TurnLoop:
             GatewayError: the turn failed; what the sink has sent stays sent.
         """
         try:
+            if sink is None and not turn.offered and not turn.snapshot.hooks.on_answer:
+                # One model call and nothing else: a backend keeps `ModelCall.timeout_s`, which ends with the turn.
+                return await self._rounds(turn, sink)
             async with asyncio.timeout(max(0.0, turn.deadline - self._clock.monotonic())):
-                result = await self._rounds(turn, sink)
+                return await self._rounds(turn, sink)
         except TimeoutError as error:
             raise UpstreamTimeout("The turn did not end within its time limit.") from error
         finally:
             if not turn.machine.over:
                 turn.step(State.TERMINATED, "failed")
-        return result
 
     async def _rounds(self, turn: Turn, sink: Sink | None) -> TurnResult:
         messages = turn.messages
