@@ -482,7 +482,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "Traces are written behind: they cost a turn next to nothing, and what is lost is counted.",
         "contract",
         (
-            "observe/test_trace.py::test_a_finished_turn_costs_the_request_path_a_few_microseconds",
+            "observe/test_trace.py::test_a_long_conversation_costs_the_event_loop_a_few_microseconds",
             "observe/test_trace.py::test_a_full_queue_drops_and_counts_and_never_waits",
         ),
     ),
