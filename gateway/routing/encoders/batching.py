@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.routing.encoder import Encoder, EncoderFailed
+from gateway.routing.encoders.wrapped import WrappedEncoder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,31 +23,13 @@ _MOST = 8
 _Asked = tuple[list[str], "asyncio.Future[NDArray[np.float32]]"]
 
 
-class BatchingEncoder:
+class BatchingEncoder(WrappedEncoder):
     """The same vectors as the wrapped encoder, in fewer calls."""
 
     def __init__(self, inner: Encoder) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._waiting: deque[_Asked] = deque()
         self._running: asyncio.Task[None] | None = None
-
-    @property
-    def name(self) -> str:
-        """The wrapped encoder's."""
-        return self._inner.name
-
-    @property
-    def dimensions(self) -> int:
-        """The wrapped encoder's."""
-        return self._inner.dimensions
-
-    async def load(self) -> None:
-        """Load the wrapped encoder. Raises `EncoderFailed`."""
-        await self._inner.load()
-
-    def reads(self, text: str) -> bool:
-        """What the wrapped encoder says."""
-        return self._inner.reads(text)
 
     async def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors, one row a text. Raises `EncoderFailed`, and whatever the wrapped encoder raises about these texts."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cachetools import LRUCache
 
 from gateway.routing.encoder import Encoder
+from gateway.routing.encoders.wrapped import WrappedEncoder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,30 +21,12 @@ if TYPE_CHECKING:
 _KEPT = 20_000
 
 
-class RememberingEncoder:
+class RememberingEncoder(WrappedEncoder):
     """The same vectors as the wrapped encoder, sooner."""
 
     def __init__(self, inner: Encoder) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._kept: LRUCache[str, NDArray[np.float32]] = LRUCache(_KEPT)
-
-    @property
-    def name(self) -> str:
-        """The wrapped encoder's."""
-        return self._inner.name
-
-    @property
-    def dimensions(self) -> int:
-        """The wrapped encoder's."""
-        return self._inner.dimensions
-
-    async def load(self) -> None:
-        """Load the wrapped encoder. Raises `EncoderFailed`."""
-        await self._inner.load()
-
-    def reads(self, text: str) -> bool:
-        """What the wrapped encoder says."""
-        return self._inner.reads(text)
 
     async def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors, from memory where they are there. Raises `EncoderFailed`."""
