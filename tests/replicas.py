@@ -26,7 +26,8 @@ HELLO: Mapping[str, Any] = {"model": "m", "keywords": ["hello"]}
 def config(**section: Any) -> dict[str, Any]:
     """A configuration that needs no network; `section` is its `config`."""
     return {
-        "config": {"lease_s": 1, **section},
+        # A loop that is busy proving a neighbour's version for a second must not cost anyone its lease.
+        "config": {"lease_s": 2, **section},
         "backends": {"demo": {"provider": "demo"}},
         "models": {"m": {"backends": ["demo"]}, "n": {"backends": ["demo"]}},
         "router": {"default": "m", "semantic": {"enabled": False}},

@@ -55,8 +55,8 @@ def generation(version: str) -> int:
 
 async def test_who_starts_takes_over_what_is_active_whatever_its_own_files_say(tmp_path: Path, server: Server) -> None:
     async with (
-        replica(tmp_path / "a", server, routes={"first": HELLO}) as a,
-        replica(tmp_path / "b", server, routes={"second": HELLO}) as b,
+        replica(tmp_path / "a", server, config(lease_s=30), {"first": HELLO}) as a,
+        replica(tmp_path / "b", server, config(lease_s=30), {"second": HELLO}) as b,
     ):
         assert await a.decided() == await b.decided()
         assert (await b.decided())[0] == "first"
@@ -328,7 +328,7 @@ async def _told(lines: list[Any], text: str) -> bool:
 async def test_a_replica_that_is_cut_off_refuses_within_its_lease_and_before_a_reload_answers(
     tmp_path: Path, server: Server, emptied: bool
 ) -> None:
-    settings = config(on_lease_loss="refuse")
+    settings = config(on_lease_loss="refuse", lease_s=1)
     async with replica(tmp_path / "a", server, settings) as a, replica(tmp_path / "b", server, settings) as b:
         _, before = await b.decided()
         b.wire.cut()
