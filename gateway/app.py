@@ -44,9 +44,11 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.trace import TraceWriter
 from gateway.settings import Settings
+from gateway.store.answers import MemoryAnswers
 from gateway.store.bundles import MemoryBundles
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
+from gateway.turn.answers import AnswerCache, AnswerStore
 from gateway.turn.durable import StoredJournal
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
@@ -108,11 +110,15 @@ async def open_gateway(
         stack.push_async_callback(replica.close)
         first = await replica.first()
         redactor = Redactor(secrets_of(first.config))
-        metrics = Metrics(lambda: Counter(turn.machine.state.value for turn in turns.running.values()))
+        metrics = Metrics(
+            lambda: Counter(turn.machine.state.value for turn in turns.running.values()),
+            lambda: {name: each for pool in versions.current.pools.values() for name, each in pool.standing().items()},
+        )
         log = LogSubscriber(first.config.observe.log)
 
         def adopt(snapshot: Snapshot) -> None:
             """What outlives versions takes over the new one's settings."""
+            builder.prepare_backends()
             redactor.update(secrets_of(snapshot.config))
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
@@ -151,7 +157,17 @@ async def open_gateway(
         courier = Courier(clock)
         stack.push_async_callback(courier.close)
         loop = TurnLoop(courier, StoredJournal(store.journal, clock), clock)
-        turns = Turns(versions, loop, clock, (metrics, log, traces, hook_events), live, _status_of)
+        answers = _answer_store(first.config.storage, clock)
+        stack.push_async_callback(answers.close)
+        turns = Turns(
+            versions,
+            loop,
+            clock,
+            (metrics, log, traces, hook_events),
+            live,
+            _status_of,
+            AnswerCache(loop, answers),
+        )
         drain = Drain()
         services = Services(turns, versions, replica, store.traces, traces.flush, metrics, clock, drain)
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
@@ -222,6 +238,14 @@ def _bundle_store(storage: StorageConfig, clock: Clock) -> BundleStore:
     from gateway.store.valkey import ValkeyBundles
 
     return ValkeyBundles(storage.redis, storage.redis_prefix)
+
+
+def _answer_store(storage: StorageConfig, clock: Clock) -> AnswerStore:
+    if storage.redis is None:
+        return MemoryAnswers(clock)
+    from gateway.store.valkey_answers import ValkeyAnswers
+
+    return ValkeyAnswers(storage.redis, storage.redis_prefix, clock)
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

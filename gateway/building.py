@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.backends.backend import Backend
+from gateway.backends.attempts import Tier
+from gateway.backends.choice import Member
 from gateway.backends.factory import BackendShelf
 from gateway.backends.pool import Pool
+from gateway.backends.watched import WatchedBackend
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle import Bundle
 from gateway.config.files import Files
 from gateway.config.loader import load, load_files
-from gateway.config.models import GatewayConfig
+from gateway.config.models import Capabilities, GatewayConfig
+from gateway.config.names import ModelNames, fallback_order
 from gateway.config.publishing import Draft
 from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
@@ -113,6 +117,10 @@ class Builder:
             bundle = await asyncio.to_thread(load_files, files, self._settings)
         return await self._build(generation, current, bundle, prepared=prepared)
 
+    def prepare_backends(self) -> None:
+        """Begin what takes the backends long; for a version that serves, not for one that is only looked at."""
+        self._shelf.prepare()
+
     async def dismiss(self, snapshot: Snapshot) -> None:
         """Close what only this version used."""
         await snapshot.router.close()
@@ -143,10 +151,7 @@ class Builder:
         except BaseException:
             await registry.close()
             raise
-        pools = {
-            name: Pool(name, [backends[m.name] for m in model.backends], retries=model.retries, clock=self._clock)
-            for name, model in config.models.items()
-        }
+        pools = {name: self._pool(name, config, backends) for name in config.models}
         snapshot = Snapshot(
             version=version,
             config=config,
@@ -157,6 +162,7 @@ class Builder:
             pools=pools,
             hooks=Hooks(registry.hooks),
             created=int(self._clock.now()),
+            names=ModelNames(config.models, config.aliases),
         )
         return Draft(snapshot, bundle.files, config.config, failing=router.failure is not None)
 
@@ -169,9 +175,18 @@ class Builder:
         )
         return await Registry.build([provider], config.tools)
 
-    async def _backends(self, config: GatewayConfig) -> dict[str, Backend]:
+    def _pool(self, name: str, config: GatewayConfig, backends: Mapping[str, WatchedBackend]) -> Pool:
+        tiers = []
+        for each in fallback_order(name, config.models, config.aliases):
+            model = config.models[each]
+            members = tuple(Member(backends[member.name], member.weight) for member in model.backends)
+            choosy = any(member.backend.config.capabilities != Capabilities() for member in members)
+            tiers.append(Tier(each, members, model.balance, model.retries, choosy))
+        return Pool(name, tiers, self._clock)
+
+    async def _backends(self, config: GatewayConfig) -> dict[str, WatchedBackend]:
         """All backends, or none: what is wrong with one of them must not keep the others."""
-        taken: dict[str, Backend] = {}
+        taken: dict[str, WatchedBackend] = {}
         try:
             for name, backend in config.backends.items():
                 taken[name] = self._shelf.take(name, backend)
@@ -200,7 +215,8 @@ class Builder:
             str(version),
             encoder,
             self._clock,
-            tuple(bundle.config.models),
+            # An alias may name what a wildcard matches.
+            (*bundle.config.models, *aliases.values()),
             files,
             self._fits,
         )

@@ -12,8 +12,10 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── NoSuchModel                 unknown to this caller (a forbidden model too)
     ├── NotFound                    a stored thing that is not there, or not this owner's
     ├── RateLimited                 try again after `retry_after_s`
+    │   └── QueueFull               too many wait for a place at the backends already
     ├── UpstreamError               the far side of a backend failed
     │   ├── UpstreamRefused         it answered 4xx: the request will not get better by itself
+    │   │   └── UpstreamDenied      it refused the gateway's own credentials
     │   ├── UpstreamUnavailable     refused connection, 503, overloaded
     │   ├── UpstreamTimeout         a wait ran into its bound
     │   └── UpstreamBroken          the answer is cut or not what the protocol allows
@@ -99,6 +101,10 @@ class RateLimited(GatewayError):
     retryable = True
 
 
+class QueueFull(RateLimited):
+    """Every place at a model's backends is taken, and as many wait for one as may."""
+
+
 class UpstreamError(GatewayError):
     """The far side of a backend failed.
 
@@ -133,6 +139,10 @@ class UpstreamRefused(UpstreamError):
     """The upstream answered 4xx: its own words reach the client, the request will not get better by itself."""
 
     retryable = False
+
+
+class UpstreamDenied(UpstreamRefused):
+    """The upstream refused the gateway's own credentials: nothing the client could mend."""
 
 
 class UpstreamUnavailable(UpstreamError):

@@ -112,6 +112,57 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-spec-check",
+        "The published black-box check of chat completions passes on every kind of backend.",
+        "OpenAI API",
+        (
+            "e2e/test_spec_check.py::test_demo_passes_every_chat_check",
+            "e2e/test_spec_check.py::test_recorded_llama_cpp_passes_every_chat_check_but_calls_it_never_made",
+            "e2e/test_spec_check.py::test_provider_behind_litellm_passes_every_chat_check",
+        ),
+    ),
+    Requirement(
+        "R-functions",
+        "The older form of calls makes its round trip through backends that know only the newer one.",
+        "OpenAI API",
+        ("e2e/test_wire_cases.py::test_older_form_of_calls_makes_its_round_trip",),
+    ),
+    Requirement(
+        "R-lanes",
+        "Both stream lanes read every recorded stream the same, however it is framed and cut.",
+        "OpenAI API",
+        (
+            "chat/test_lanes.py::test_no_cut_changes_what_is_read_of_any_recording",
+            "chat/test_lanes.py::test_both_lanes_hear_the_same_of_every_recording_however_it_is_written",
+        ),
+    ),
+    Requirement(
+        "R-parameters",
+        "Request fields are renamed or left out only where the configuration says so.",
+        "contract",
+        ("backends/test_native_quirks.py::test_fields_are_renamed_only_where_the_configuration_says_so",),
+    ),
+    Requirement(
+        "R-bounded-answers",
+        "What an upstream sends is bounded by what it becomes: inflated bytes, events, tool calls.",
+        "blueprint invariant 8",
+        (
+            "backends/test_native_quirks.py::test_compressed_answer_is_bounded_by_what_it_becomes",
+            "backends/test_native_quirks.py::test_calls_without_end_are_given_up",
+            "chat/test_lanes.py::test_event_without_end_is_given_up_at_its_bound",
+        ),
+    ),
+    Requirement(
+        "R-slow-clients",
+        "A client that never finishes its request is let go; one that offers an upgrade is answered.",
+        "blueprint invariant 1",
+        (
+            "api/test_connection.py::test_client_that_never_finishes_is_let_go",
+            "api/test_connection.py::test_client_that_drips_is_let_go",
+            "api/test_connection.py::test_offered_upgrade_costs_no_body",
+        ),
+    ),
+    Requirement(
         "R-fragments",
         "Fragments of tool calls reassemble however they were cut and interleaved.",
         "OpenAI API",
@@ -423,6 +474,38 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "contract",
         ("backends/test_demo.py::test_first_answer_says_that_it_is_a_demo_and_how_to_add_a_model",),
     ),
+    Requirement(
+        "R-demo-misbehaves",
+        "The demo fails on demand as real backends do, and its structured answers meet their schema.",
+        "contract",
+        (
+            "backends/test_demo_misbehaving.py::test_each_misbehaviour_reaches_an_sdk_as_the_error_it_stands_for",
+            "backends/test_demo_misbehaving.py::test_structured_answer_is_accepted_by_its_schema",
+        ),
+    ),
+    Requirement(
+        "R-answer-cache",
+        "Where declared, an equal request of the same version and owner is answered once, and the answer says so.",
+        "contract",
+        (
+            "turn/test_answers.py::test_equal_request_is_answered_once_under_ids_of_its_own",
+            "turn/test_answers.py::test_stream_is_given_again_as_a_stream_with_the_same_chunks",
+            "turn/test_answers.py::test_owners_share_only_what_is_declared_shared",
+            "turn/test_answers.py::test_new_version_forgets_every_answer",
+            "turn/test_answers.py::test_turn_with_tools_is_never_given_again",
+            "turn/test_answers.py::test_what_went_wrong_is_asked_for_again",
+        ),
+    ),
+    Requirement(
+        "R-local-model",
+        "A model file is served by a process of its own, which is started again when it dies and ends with the gateway.",
+        "contract",
+        (
+            "backends/test_llamacpp.py::test_server_is_started_once_asked_with_its_own_key_and_ended",
+            "backends/test_llamacpp.py::test_server_that_dies_is_started_again_under_another_key",
+            "backends/test_llamacpp.py::test_server_ends_when_the_gateway_is_killed",
+        ),
+    ),
     # --- Observing ---
     Requirement(
         "R-trace",
@@ -496,6 +579,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     _field_case(7, "A threshold of one encoder never judges another's scores."),
     _field_case(8, "Composed and decomposed letters, zero-width characters and the Turkish İ compare equal."),
     _field_case(9, "The upstream's retry-after reaches the client under its own name."),
+    _field_case(10, "Fallbacks that lead back are told, and nobody asks for ever."),
     _field_case(11, "Once the client has content, no other backend begins to answer."),
     _field_case(12, "A prompt that does not fit is told apart from other refusals, in many words."),
     _field_case(13, "No provider's key is in an error or a log, in a URL either."),

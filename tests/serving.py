@@ -19,6 +19,7 @@ import openai
 import uvicorn
 import yaml
 
+from gateway.api.connection import Connection
 from gateway.app import Gateway, open_gateway
 from gateway.settings import Settings
 
@@ -137,7 +138,7 @@ async def listening(gateway: Gateway) -> AsyncIterator[str]:
     """Put a gateway on a free port; its address."""
     server = uvicorn.Server(
         uvicorn.Config(
-            gateway.app, loop="none", http="httptools", ws="none", lifespan="off", log_config=None, access_log=False
+            gateway.app, loop="none", http=Connection, ws="none", lifespan="off", log_config=None, access_log=False
         )
     )
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

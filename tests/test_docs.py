@@ -37,7 +37,7 @@ from gateway.config.validation import _without_none
 from gateway.config.variables import Variables
 from gateway.errors import Problem, UpstreamError
 from gateway.observe.events import EventType
-from gateway.observe.metrics import Metrics
+from gateway.observe.metrics import BackendStanding, Metrics
 from gateway.routing.decision import Candidate, Decision
 from gateway.routing.explain import REASONS
 from gateway.routing.scripts import LANGUAGES
@@ -221,7 +221,7 @@ def codes_in_code() -> set[tuple[str, str]]:
     found = {(str(status), code or "null") for status, _, code in TABLE.values()}
     for answer in (internal(), *(describe(UpstreamError("", status=status)) for status in (429, 502, 503))):
         found.add((str(answer.status), answer.code or "null"))
-    return found | {("404", "unknown_url"), ("405", "method_not_allowed")}
+    return found | {("404", "unknown_url"), ("405", "method_not_allowed"), ("408", "request_timeout")}
 
 
 def test_every_error_is_documented_and_no_other() -> None:
@@ -230,8 +230,8 @@ def test_every_error_is_documented_and_no_other() -> None:
     assert told == codes_in_code()
     types = {(str(status), kind, code or "null") for status, kind, code in TABLE.values()}
     assert types - {(row["status"], row["type"].strip("`"), row["code"].strip("`")) for row in table} == set()
-    # The two that stand in no table are what the API really says.
-    assert {"unknown_url", "method_not_allowed"} <= set(literals("api", str))
+    # The three that stand in no table are what the API really says.
+    assert {"unknown_url", "method_not_allowed", "request_timeout"} <= set(literals("api", str))
 
 
 def test_a_decision_is_documented_field_by_field() -> None:
@@ -310,7 +310,7 @@ def test_states_and_fields_of_a_trace_are_documented() -> None:
 
 
 def metrics_in_code() -> dict[str, tuple[str, set[str]]]:
-    metrics = Metrics(lambda: {"idle": 0})
+    metrics = Metrics(lambda: {"idle": 0}, lambda: {"b1": BackendStanding(0, 0, 0, 0.1)})
     metrics.count_traces_dropped(int)
     metrics.count_reload_failures(int)
     metrics.show_config(float, float, float, float)

@@ -19,7 +19,7 @@ import yaml
 from gateway.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = ("pip", "base", "models", "dev")
+LOCKS = ("pip", "base", "models", "dev", "real")
 HEAVY = ("litellm", "sentence_transformers", "torch", "transformers")
 BANNED = {"litellm": {"1.82.7", "1.82.8", "1.107.0"}}
 
@@ -213,11 +213,14 @@ def test_project_asks_for_what_the_locks_are_made_from() -> None:
 
 @pytest.mark.parametrize(
     ("folders", "files"),
-    [(("gateway", "plugins"), ("base", "models")), (("tests", "bench"), ("base", "models", "dev"))],
+    [(("gateway", "plugins"), ("base", "models")), (("tests", "bench"), ("base", "models", "dev", "real"))],
     ids=["gateway", "tests"],
 )
 def test_what_is_imported_is_asked_for(folders: tuple[str, ...], files: tuple[str, ...]) -> None:
     asked = {name for file in files for name in wanted(file)}
+    asked |= {
+        requirement_name(name) for extra in pyproject()["project"]["optional-dependencies"].values() for name in extra
+    }
     owners = packages_distributions()
     ours = {"gateway", "plugins", "tests", "bench", "routes"}
     unasked = {

@@ -99,4 +99,4 @@ def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Prin
                 param="x-gateway-deadline-ms",
             )
         deadline_s = int(deadline) / 1000
-    return principal, Wishes(tags, special.get(b"x-gateway-session"), tools, deadline_s)
+    return principal, Wishes(tags, special.get(b"x-gateway-session"), tools, deadline_s, fallbacks is None)

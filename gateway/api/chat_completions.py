@@ -18,6 +18,7 @@ from gateway.api.http import ClientGone, Headers, read_body, send_error, send_js
 from gateway.api.sse import SILENCE_S, ChatStream
 from gateway.chat.blocks import Message
 from gateway.chat.codecs.chat_completions import decode_request
+from gateway.chat.codecs.functions import FunctionsWriter, functions_answer
 from gateway.chat.relay import StreamWriter
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
@@ -156,7 +157,8 @@ class _Exchange:
         self._turn = turn
         if not turn.request.stream:
             return None
-        writer = StreamWriter(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage)
+        written = FunctionsWriter if turn.request.functions else StreamWriter
+        writer = written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage)
         self._stream = ChatStream(
             self._send,
             writer,
@@ -172,7 +174,8 @@ class _Exchange:
         self._answered = True
         if self._stream is None:
             assert result.body is not None
-            await send_json(self._send, 200, result.body, _headers(self._turn))
+            body = functions_answer(result.body) if self._turn.request.functions else result.body
+            await send_json(self._send, 200, body, _headers(self._turn))
         elif not self._stream.ended:
             await _send_whole(self._stream, result.message, result.finish_reason, self._turn)
 
@@ -196,15 +199,24 @@ async def _send_whole(stream: ChatStream, message: Message, reason: str | None, 
     await stream.finish(reason or "stop", turn.usage)
 
 
+def _answering(turn: Turn) -> str:
+    """The model that answered: the chosen one, or the fallback that stood in for it."""
+    model = turn.answered_by or turn.pool.name
+    # What stands for a `*` is known from the name that was asked for.
+    return turn.shown_model if model == turn.pool.name and turn.wanted else model
+
+
 def _headers(turn: Turn) -> Headers:
     decision = turn.decision
     headers: Headers = [
         (b"x-gateway-version", decision.version.encode()),
         (b"x-gateway-route", decision.route.encode() if decision.route else b"-"),
         (b"x-gateway-strategy", decision.strategy.encode()),
-        (b"x-gateway-model", decision.model.encode()),
+        (b"x-gateway-model", _answering(turn).encode()),
         (b"x-gateway-backend", (turn.backend or "-").encode()),
     ]
+    if turn.replayed:
+        headers.append((b"x-gateway-replayed", b"true"))
     if decision.score is not None:
         headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
     return headers

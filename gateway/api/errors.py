@@ -22,12 +22,14 @@ from gateway.errors import (
     NoSuchModel,
     NotAllowed,
     NotFound,
+    QueueFull,
     RateLimited,
     StoreUnavailable,
     ToolFailed,
     Unauthenticated,
     UnreadableBody,
     UpstreamBroken,
+    UpstreamDenied,
     UpstreamError,
     UpstreamRefused,
     UpstreamTimeout,
@@ -46,8 +48,10 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     NoSuchModel: (404, "invalid_request_error", "model_not_found"),
     NotFound: (404, "invalid_request_error", "not_found"),
     RateLimited: (429, "rate_limit_error", "rate_limit_exceeded"),
+    QueueFull: (429, "rate_limit_error", "queue_full"),
     UpstreamError: (502, "upstream_error", "upstream_error"),
     UpstreamRefused: (502, "upstream_error", "upstream_error"),
+    UpstreamDenied: (502, "upstream_error", "upstream_error"),
     UpstreamUnavailable: (502, "upstream_error", "upstream_error"),
     UpstreamTimeout: (504, "upstream_error", "upstream_timeout"),
     UpstreamBroken: (502, "upstream_error", "upstream_error"),
@@ -116,6 +120,8 @@ def _upstream(
     error: UpstreamError, status: int, kind: str, code: str | None
 ) -> tuple[int, str, str | None, str | None]:
     """An upstream's refusal keeps the upstream's own status and words; its overload keeps its meaning."""
+    if isinstance(error, UpstreamDenied):
+        return status, kind, code, None
     if isinstance(error, UpstreamRefused) and error.status is not None and error.status < 500:
         missing = "not_found" if error.status == 404 else None
         return error.status, error.kind or "invalid_request_error", error.code or missing, error.param

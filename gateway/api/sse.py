@@ -15,7 +15,7 @@ from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
 from gateway.chat.chunk import Chunk
-from gateway.chat.normalise import encode_piece
+from gateway.chat.deltas import CallPiece, encode_piece
 from gateway.chat.relay import DONE, KEEP_ALIVE, StreamWriter
 from gateway.chat.usage import Usage
 
@@ -81,7 +81,8 @@ class ChatStream:
         """Send whole tool calls, one chunk for all."""
         delta: dict[str, object] = {} if self._role_sent else {"role": "assistant", "content": None}
         delta["tool_calls"] = [
-            encode_piece(position, True, call.id, call.name, call.arguments) for position, call in enumerate(calls)
+            encode_piece(CallPiece(position, True, call.id, call.name, call.arguments, call.custom))
+            for position, call in enumerate(calls)
         ]
         self._role_sent = True
         await self._write(self._writer.chunk(delta))

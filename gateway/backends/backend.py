@@ -21,10 +21,13 @@ class ModelCall(msgspec.Struct, frozen=True):
     Attributes:
         messages: the conversation, in order; each keeps the bytes the client sent where it has them (`wire`).
         fields: every other field of the Chat Completions request, raw JSON, unknown ones included; never `model`,
-            `messages`, `stream` or `stream_options`.
+            `messages` or `stream`, and of `stream_options` never `include_usage`.
         trace_id: goes upstream as part of `traceparent`.
         timeout_s: seconds this call may take as a whole.
         model: the name the client knows the model by, for messages.
+        wanted: what the client put in the place of the `*` in a wildcard model's name, else empty; it takes the place of
+            the `*` in the backend's own model.
+        tokens: an estimate of the prompt's tokens; 0 where nobody asked for one.
     """
 
     messages: tuple[Message, ...]
@@ -32,6 +35,8 @@ class ModelCall(msgspec.Struct, frozen=True):
     trace_id: str
     timeout_s: float
     model: str = ""
+    wanted: str = ""
+    tokens: int = 0
 
 
 class Backend(Protocol):

@@ -8,8 +8,10 @@ from __future__ import annotations
 from gateway.backends.backend import Backend
 from gateway.backends.demo.demo import DemoBackend
 from gateway.backends.litellm import LitellmBackend
+from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.backends.native import NATIVE_PROVIDERS, NativeBackend
 from gateway.backends.plugin import PluginBackend
+from gateway.backends.watched import WatchedBackend
 from gateway.config.models import BackendConfig
 
 
@@ -18,6 +20,8 @@ def make_backend(name: str, config: BackendConfig) -> Backend:
     match config.provider:
         case "demo":
             return DemoBackend(name, config)
+        case "llamacpp":
+            return LlamaCppBackend(name, config)
         case "plugin":
             return PluginBackend(name, config)
         case provider if provider in NATIVE_PROVIDERS:
@@ -26,18 +30,33 @@ def make_backend(name: str, config: BackendConfig) -> Backend:
             return LitellmBackend(name, config)
 
 
+def watch_backend(name: str, config: BackendConfig) -> WatchedBackend:
+    """A backend as pools see it, with one adapter for each of its keys. Opens nothing."""
+    if not config.api_keys:
+        return WatchedBackend([make_backend(name, config)], config)
+    alone = [config.model_copy(update={"api_key": key, "api_keys": ()}) for key in config.api_keys]
+    return WatchedBackend([make_backend(name, each) for each in alone], config)
+
+
 class BackendShelf:
-    """Keeps each backend open while any version uses it: connections survive a reload that does not touch them."""
+    """Keeps each backend while any version uses it: connections and what was learned survive a reload that does not
+    touch it.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], tuple[Backend, int]] = {}
+        self._kept: dict[tuple[str, str], tuple[WatchedBackend, int]] = {}
 
-    def take(self, name: str, config: BackendConfig) -> Backend:
+    def take(self, name: str, config: BackendConfig) -> WatchedBackend:
         """The backend of this name and configuration; give it back with `put_back`."""
         key = _key(name, config)
-        backend, users = self._kept.get(key) or (make_backend(name, config), 0)
+        backend, users = self._kept.get(key) or (watch_backend(name, config), 0)
         self._kept[key] = (backend, users + 1)
         return backend
+
+    def prepare(self) -> None:
+        """Begin what takes long before a first answer: a local model is loaded."""
+        for backend, _ in self._kept.values():
+            backend.prepare()
 
     async def put_back(self, name: str, config: BackendConfig) -> None:
         """Give a backend back; the last user closes it."""

@@ -7,8 +7,10 @@ it a call and how to take its answer; does not know retries (litellm's own are o
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -18,11 +20,16 @@ from yarl import URL
 
 from gateway.backends.backend import ModelCall
 from gateway.backends.litellm_errors import translate
+from gateway.backends.litellm_losses import refuse_losses, said_as_text
+from gateway.backends.litellm_setup import ENVIRONMENT, set_up
+from gateway.backends.litellm_thoughts import Heard, Thoughts
 from gateway.backends.wire import Secrets
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk, decode_chunk
 from gateway.chat.codecs.chat_completions import encode_message
-from gateway.chat.normalise import NotAnAnswer, StreamNormaliser, normalise_answer
+from gateway.chat.normalise import NotAnAnswer, normalise_answer
+from gateway.chat.normalise_stream import StreamNormaliser
+from gateway.chat.parameters import renamed
 from gateway.config.models import BackendConfig
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamTimeout
 from gateway.ids import new_call_id
@@ -33,31 +40,39 @@ _OPENAI_FIELDS = frozenset(
     "temperature top_p n stop max_tokens max_completion_tokens modalities prediction audio presence_penalty frequency_penalty "
     "logit_bias user response_format seed tools tool_choice parallel_tool_calls logprobs top_logprobs reasoning_effort verbosity "
     "safety_identifier service_tier store prompt_cache_key prompt_cache_retention thinking web_search_options functions "
-    "function_call".split()
+    "function_call stream_options".split()
 )
-# Read by litellm while it is imported: no download of price lists and the like, and `.env` is ours to read.
-_ENVIRONMENT = {
-    "LITELLM_MODE": "PRODUCTION",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
-    "LITELLM_LOCAL_AUTOROUTER_PRESETS": "True",
-    "LITELLM_LOCAL_BLOG_POSTS": "True",
-    "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
-}
 _CLOSE_TIMEOUT_S = 5.0
+_SECRET_NAME = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
 
 _encode = msgspec.json.Encoder().encode
 
 
 def _import_litellm() -> Any:
-    os.environ.update(_ENVIRONMENT)
-    import litellm
-
-    litellm.suppress_debug_info = True
-    # Nobody is told of a call but its provider.
-    for name in ("callbacks", "input_callback", "success_callback", "failure_callback", "service_callback"):
-        setattr(litellm, name, [])
+    os.environ.update(ENVIRONMENT)
+    # Looking for garbage among a million new objects is what stops everything else for most of a second.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        import litellm
+    finally:
+        if collecting:
+            gc.enable()
+    set_up(litellm)
     return litellm
+
+
+def _secret_params(params: Mapping[str, Any]) -> Iterator[str]:
+    """Values of litellm's arguments that are credentials by their name; a key file's fields one by one."""
+    for name, value in params.items():
+        if not _SECRET_NAME.search(name):
+            continue
+        fields: Any = value
+        with suppress(msgspec.DecodeError):
+            fields = msgspec.json.decode(value) if isinstance(value, str) else value
+        for field in (value, *(fields.values() if isinstance(fields, dict) else ())):
+            if isinstance(field, str):
+                yield field
 
 
 class LitellmBackend:
@@ -70,19 +85,34 @@ class LitellmBackend:
 
     # litellm keeps its connections in a cache of the whole process, so whoever closes last has to know that he is last.
     _open: ClassVar[set[int]] = set()
+    # One import for all of them: others would wait for it, each in a thread that somebody else needs.
+    _importing: ClassVar[asyncio.Task[Any] | None] = None
 
     def __init__(self, name: str, config: BackendConfig) -> None:
         self._name = name
         self._config = config
         self._dropped = frozenset(config.drop_params)
         host = URL(config.base_url).authority if config.base_url else ""
-        self._secrets = Secrets([config.api_key or "", *config.headers.values(), config.base_url or "", host])
+        self._secrets = Secrets(
+            [
+                config.api_key or "",
+                *config.headers.values(),
+                config.base_url or "",
+                host,
+                *_secret_params(config.params),
+            ]
+        )
+        self._thoughts = Thoughts()
         self._litellm: Any = None
 
     @property
     def name(self) -> str:
         """The backend's name."""
         return self._name
+
+    def prepare(self) -> None:
+        """Begin the import, without waiting for it. More than once is once."""
+        self._import()
 
     async def complete(self, call: ModelCall) -> Answer:
         """Ask for the whole answer.
@@ -95,8 +125,9 @@ class LitellmBackend:
             async with asyncio.timeout(limit_s):
                 litellm = await self._load()
                 response = await litellm.acompletion(**self._arguments(call, limit_s))
-            body = _encode(response.model_dump(mode="json", warnings=False))
-            return normalise_answer(body, new_call_id)
+            whole = response.model_dump(mode="json", warnings=False)
+            self._keep_thoughts(call, whole)
+            return normalise_answer(_encode(whole), new_call_id)
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
         except (msgspec.DecodeError, NotAnAnswer) as error:
@@ -121,34 +152,49 @@ class LitellmBackend:
     async def close(self) -> None:
         """Close litellm's connections, once no other backend uses them."""
         self._open.discard(id(self))
-        if self._litellm is None or self._open:
+        if self._open:
+            return
+        if (
+            (task := type(self)._importing) is not None
+            and not task.done()
+            and task.get_loop() is asyncio.get_running_loop()
+        ):
+            task.cancel()
+        if self._litellm is None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._litellm.close_litellm_async_clients()
+                # Its task would outlive everything, though it has nobody to tell.
+                await self._litellm.litellm_core_utils.logging_worker.GLOBAL_LOGGING_WORKER.stop()
         self._litellm.in_memory_llm_clients_cache.flush_cache()
         self._litellm = None
 
     async def _chunks(self, call: ModelCall) -> AsyncGenerator[Chunk, None]:
         wait_s = call.timeout_s
         stream: Any = None
+        heard = Heard()
         try:
             async with asyncio.timeout(wait_s):
                 litellm = await self._load()
             wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
             async with asyncio.timeout(wait_s):
-                stream = await litellm.acompletion(
-                    **self._arguments(call, call.timeout_s), stream=True, stream_options={"include_usage": True}
-                )
+                arguments = self._arguments(call, call.timeout_s)
+                options = {**arguments.pop("stream_options", {}), "include_usage": True}
+                stream = await litellm.acompletion(**arguments, stream=True, stream_options=options)
             pieces: AsyncIterator[Any] = aiter(stream)
             while True:
                 async with asyncio.timeout(wait_s):
                     piece = await anext(pieces, None)
                 if piece is None:
+                    self._thoughts.keep(call.trace_id, heard)
                     return
-                chunk = decode_chunk(_encode(piece.model_dump(mode="json", warnings=False)))
+                raw = piece.model_dump(mode="json", warnings=False)
+                for choice in raw["choices"][:1]:
+                    heard.take(choice["delta"])
+                chunk = decode_chunk(_encode(raw))
                 ends = any(choice.finish_reason for choice in chunk.choices)
-                if ends and getattr(stream, "received_finish_reason", "") is None:
+                if ends and not (stream.received_any_finish_reason or stream.received_finish_reason):
                     # litellm makes up an end where the provider sent none.
                     raise UpstreamBroken(f"The answer of `{call.model}` was cut off.")
                 yield chunk
@@ -164,15 +210,20 @@ class LitellmBackend:
                 await stream.aclose()
 
     def _arguments(self, call: ModelCall, timeout_s: float) -> dict[str, Any]:
-        fields = {name: msgspec.json.decode(raw) for name, raw in call.fields.items() if name not in self._dropped}
+        asked = renamed(call.fields, self._dropped, self._config.map_params)
+        fields = {name: msgspec.json.decode(raw) for name, raw in asked.items()}
         known = {name: value for name, value in fields.items() if name in _OPENAI_FIELDS}
         other = {name: value for name, value in fields.items() if name not in _OPENAI_FIELDS}
         config = self._config
+        messages = [msgspec.json.decode(encode_message(message)) for message in call.messages]
+        said_as_text(config.provider, messages)
+        refuse_losses(config.provider, call.model, fields, messages)
+        self._thoughts.put_back(call.trace_id, messages)
         arguments: dict[str, Any] = {
             **{name: value for name, value in config.params.items() if name not in fields},
             **known,
-            "model": f"{config.provider}/{config.model}",
-            "messages": [msgspec.json.decode(encode_message(message)) for message in call.messages],
+            "model": f"{config.provider}/{config.model}".replace("*", call.wanted or "*"),
+            "messages": messages,
             "timeout": timeout_s,
             "num_retries": 0,
             "max_retries": 0,
@@ -186,19 +237,36 @@ class LitellmBackend:
             arguments["api_key"] = config.api_key
         return arguments
 
+    def _keep_thoughts(self, call: ModelCall, whole: dict[str, Any]) -> None:
+        heard = Heard()
+        for choice in (whole.get("choices") or ())[:1]:
+            heard.take(choice.get("message") or {})
+        self._thoughts.keep(call.trace_id, heard)
+
     async def _load(self) -> Any:
-        if self._litellm is None:
-            self._litellm = await asyncio.to_thread(_import_litellm)
         self._open.add(id(self))
+        if self._litellm is None:
+            # A call that is given up must not take the import from the others.
+            self._litellm = await asyncio.shield(self._import())
         return self._litellm
+
+    @classmethod
+    def _import(cls) -> asyncio.Task[Any]:
+        task, loop = cls._importing, asyncio.get_running_loop()
+        failed = task is not None and task.done() and (task.cancelled() or task.exception() is not None)
+        if task is None or failed or task.get_loop() is not loop:
+            task = loop.create_task(asyncio.to_thread(_import_litellm), name="litellm")
+            cls._importing = task
+        return task
 
     def _foreign(self) -> tuple[type[Exception], ...]:
         """What litellm lets out: its own errors, its HTTP libraries', and what its translators stumble over."""
         if self._litellm is None:
             return ()
         library = self._litellm.exceptions
+        own = [kind for kind in vars(library).values() if isinstance(kind, type) and issubclass(kind, Exception)]
         stumbles = (ValueError, TypeError, LookupError, AttributeError)
-        return (library.openai.OpenAIError, library.httpx.HTTPError, aiohttp.ClientError, OSError, *stumbles)
+        return (library.openai.OpenAIError, library.httpx.HTTPError, aiohttp.ClientError, OSError, *own, *stumbles)
 
     def _translated(self, error: Exception, call: ModelCall) -> GatewayError:
         return translate(error, model=call.model, secrets=self._secrets)

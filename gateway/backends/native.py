@@ -9,17 +9,22 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import Final
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from gateway.backends.backend import ModelCall
+from gateway.backends.reading import Reader, Said, UnknownEncoding, read_some, reader_of
 from gateway.backends.wire import Secrets, error_from_frame, error_from_status
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk, decode_chunk, decode_chunks
 from gateway.chat.codecs.chat_completions import encode_message
-from gateway.chat.normalise import NotAnAnswer, StreamNormaliser, normalise_answer, read_answer
+from gateway.chat.mending import mended
+from gateway.chat.normalise import NotAnAnswer, answer_as_chunk, normalise_answer, read_answer
+from gateway.chat.normalise_stream import StreamNormaliser
+from gateway.chat.parameters import renamed, with_defaults
 from gateway.chat.sse import EventTooLarge, SseParser
 from gateway.chat.surrogates import SurrogateJoiner
 from gateway.config.models import BackendConfig
@@ -27,12 +32,15 @@ from gateway.errors import GatewayError, UpstreamBroken, UpstreamError, Upstream
 from gateway.ids import new_call_id
 
 # Providers that differ only by where they are, and by how exactly they speak.
-NATIVE_PROVIDERS: dict[str, tuple[str | None, str]] = {
+NATIVE_PROVIDERS: Final[dict[str, tuple[str | None, str]]] = {
     "openai": ("https://api.openai.com/v1", "openai"),
     "ollama": ("http://127.0.0.1:11434/v1", "compatible"),
     "vllm": ("http://127.0.0.1:8000/v1", "compatible"),
     "lmstudio": ("http://127.0.0.1:1234/v1", "compatible"),
 }
+
+# Fields a provider ignores without a word under the one name, and heeds under the other.
+_RENAMED: Final[dict[str, dict[str, str]]] = {"ollama": {"max_completion_tokens": "max_tokens"}}
 
 _CONNECT_TIMEOUT_S = 10.0
 _ERROR_BODY_BYTES = 64 * 1024
@@ -45,6 +53,8 @@ _AFTER_FINISH_S = 5.0
 # After the end mark only the body's own end is to come: worth a moment, because the connection can then be used again.
 _AFTER_DONE_S = 0.05
 _NO_STREAM = frozenset({"application/json", "text/html"})
+# Events without a word in them, which some servers send to be heard from, and an end mark that is not quite one.
+_NOTHING = frozenset({b"", b"null", b"[DONE]"})
 _USAGE_WORDS = (b"stream_options", b"include_usage")
 
 _encode = msgspec.json.Encoder().encode
@@ -81,8 +91,10 @@ class NativeBackend:
         self._exact = (config.dialect or default_dialect) == "openai"
         self._url = _chat_url(base)
         self._model = _encode(config.model)
-        self._params = {name: _encode(value) for name, value in config.params.items()}
+        self._wildcard = config.model if config.model and "*" in config.model else None
+        self._params = {name: msgspec.Raw(_encode(value)) for name, value in config.params.items()}
         self._dropped = frozenset(config.drop_params)
+        self._names = {**_RENAMED.get(config.provider, {}), **config.map_params}
         own_headers = {name.lower(): value for name, value in config.headers.items()}
         self._headers = {"content-type": "application/json", "accept-encoding": "identity", **own_headers}
         if config.api_key:
@@ -120,9 +132,10 @@ class NativeBackend:
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(call, error) from error
         try:
-            return (read_answer if self._exact else normalise_answer)(body, new_call_id)
+            return self._answer(body)
         except (msgspec.DecodeError, UnicodeDecodeError, NotAnAnswer) as error:
-            raise UpstreamBroken(f"The answer of `{call.model}` is not a chat completion.") from error
+            said = self._disguised(body)
+            raise said or UpstreamBroken(f"The answer of `{call.model}` is not a chat completion.") from error
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
@@ -153,19 +166,25 @@ class NativeBackend:
                 chunks = decode_chunks(payloads)
             except msgspec.DecodeError:
                 chunks = []  # one by one, then: it may be a pair that was split, and says which one is at fault
-            if chunks and not any(chunk.fields.error is not None for chunk in chunks):
+            if chunks and not any(chunk.fields.error is not None or chunk.fields.choices is None for chunk in chunks):
                 batch += chunks
                 reading.finished = reading.finished or _finishes(chunks)
                 return None
         for payload in payloads:
+            if reading.normaliser is not None and (known := reading.normaliser.scan(payload)) is not None:
+                batch.append(known)
+                continue
             try:
+                if (blank := payload.strip()) in _NOTHING:
+                    reading.finished = reading.finished or blank == b"[DONE]"
+                    continue
                 chunk = self._chunk(payload, reading.joiner, call)
+                if (failed := chunk.fields.failure) is not None:
+                    return error_from_frame(failed, secrets=self._secrets)
+                if reading.normaliser is not None:
+                    chunk = reading.normaliser.feed(chunk)
             except UpstreamBroken as error:
                 return error
-            if chunk.fields.error is not None:
-                return error_from_frame(chunk.fields.error, secrets=self._secrets)
-            if reading.normaliser is not None:
-                chunk = reading.normaliser.feed(chunk)
             batch.append(chunk)
             reading.finished = reading.finished or _finishes((chunk,))
         return None
@@ -175,12 +194,14 @@ class NativeBackend:
         parser = SseParser()
         until = asyncio.get_running_loop().time() + call.timeout_s
         wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
+        first_by = asyncio.get_running_loop().time() + wait_s
+        said = False
         response: aiohttp.ClientResponse | None = None
         size = 0
         try:
             async with asyncio.timeout(wait_s):
                 response = await self._begin(call)
-            content = response.content
+                content = await self._stream_of(response, call)
             while True:
                 async with asyncio.timeout(wait_s):
                     data = await content.readany()
@@ -196,8 +217,10 @@ class NativeBackend:
                     await _read_end(content)
                 if done or not data:
                     return
-                left_s = max(0.0, until - asyncio.get_running_loop().time())
-                wait_s = min(self._config.idle_timeout_s, left_s)
+                now = asyncio.get_running_loop().time()
+                said = said or bool(payloads)
+                # Comments are no first token.
+                wait_s = max(0.0, min(self._config.idle_timeout_s, until - now) if said else first_by - now)
                 if reading.finished:
                     wait_s = min(wait_s, _AFTER_FINISH_S)
         except TimeoutError as error:
@@ -217,7 +240,8 @@ class NativeBackend:
         """The body of an answer, which is not larger than what a gateway can hold of many at once."""
         parts: list[bytes] = []
         size = 0
-        while data := await response.content.readany():
+        content = self._reader(response, call)
+        while data := await content.readany():
             parts.append(data)
             size += len(data)
             if size > _ANSWER_BYTES:
@@ -226,36 +250,66 @@ class NativeBackend:
         return b"".join(parts)
 
     async def _begin(self, call: ModelCall) -> aiohttp.ClientResponse:
-        """Send the request; the response, once it is clear that it is a stream."""
+        """Send the request; the response, once it is clear that it is no refusal."""
         while True:
             asked = self._asks_usage
             response = await self._open().post(
                 self._url, data=self._body(call, stream=True), headers=self._for(call), allow_redirects=False
             )
+            if response.status < 300:
+                return response
             try:
-                if response.status < 300 and response.content_type not in _NO_STREAM:
-                    return response
-                body = await response.content.read(_ERROR_BODY_BYTES)
-                if response.status in (400, 422) and asked and any(word in body for word in _USAGE_WORDS):
+                body = await read_some(self._reader(response, call), _ERROR_BODY_BYTES)
+                own = "stream_options" in call.fields  # then it may be the client's options that it refuses
+                if response.status in (400, 422) and asked and not own and any(word in body for word in _USAGE_WORDS):
                     # It does not know how to be asked for usage; it is not asked again.
                     self._asks_usage = False
                     continue
-                if response.status >= 300:
-                    raise self._refused(response, body, call)
-                raise self._no_stream(body, call)
+                raise self._refused(response, body, call)
             finally:
-                if response.status >= 300 or response.content_type in _NO_STREAM:
-                    response.release()
+                response.release()
 
-    def _no_stream(self, body: bytes, call: ModelCall) -> GatewayError:
-        """A success that is no stream: an error in disguise, or a server that does not stream."""
+    async def _stream_of(self, response: aiohttp.ClientResponse, call: ModelCall) -> Reader:
+        """What is read of a stream; of a server that does not stream, its whole answer written as one."""
+        if response.content_type not in _NO_STREAM:
+            return self._reader(response, call)
+        chunk = self._as_chunk(await self._whole(response, call), call)
+        return Said(b"data: " + chunk + b"\n\ndata: [DONE]\n\n")
+
+    def _as_chunk(self, body: bytes, call: ModelCall) -> bytes:
+        """A whole answer of a server that does not stream, as the one chunk of a stream.
+
+        Raises:
+            UpstreamError: it is an error in disguise, or something else.
+        """
         try:
-            error = decode_chunk(body).fields.error
+            return answer_as_chunk(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, NotAnAnswer) as error:
+            said = self._disguised(body)
+            words = f"`{call.model}` was asked for a stream and answered with something else."
+            raise said or UpstreamBroken(words) from error
+
+    def _answer(self, body: bytes) -> Answer:
+        if self._exact:
+            return read_answer(body, new_call_id)
+        try:
+            return normalise_answer(body, new_call_id)
+        except msgspec.MsgspecError:
+            return normalise_answer(mended(body), new_call_id)
+
+    def _disguised(self, body: bytes) -> GatewayError | None:
+        """The error that a body with a status of success holds, if it holds one."""
+        try:
+            error = decode_chunk(body).fields.failure
         except (msgspec.DecodeError, UnicodeDecodeError):
-            error = None
-        if error is not None:
-            return error_from_frame(error, secrets=self._secrets)
-        return UpstreamBroken(f"`{call.model}` was asked for a stream and answered with something else.")
+            return None
+        return None if error is None else error_from_frame(error, secrets=self._secrets)
+
+    def _reader(self, response: aiohttp.ClientResponse, call: ModelCall) -> Reader:
+        try:
+            return reader_of(response)
+        except UnknownEncoding as error:
+            raise UpstreamBroken(f"`{call.model}` answered with {error}, which nobody asked for.") from error
 
     def _chunk(self, payload: bytes, joiner: SurrogateJoiner, call: ModelCall) -> Chunk:
         if b"\n" in payload:
@@ -264,24 +318,28 @@ class NativeBackend:
             try:
                 return decode_chunk(payload)
             except msgspec.DecodeError:
-                if b"\\ud" not in payload.lower():
+                if b"\\ud" in payload.lower():
+                    return decode_chunk(joiner.mend(payload))
+                if self._exact:
                     raise
-                return decode_chunk(joiner.mend(payload))
+                return decode_chunk(mended(payload))
         except (msgspec.DecodeError, ValueError) as error:
             raise UpstreamBroken(f"`{call.model}` sent a chunk that is not a chat completion chunk.") from error
 
     def _body(self, call: ModelCall, *, stream: bool) -> bytes:
-        parts = [b'{"model":', self._model, b',"messages":[', b",".join(map(encode_message, call.messages)), b"]"]
-        for name, raw in call.fields.items():
-            if name not in self._dropped:
-                parts += (b",", _encode(name), b":", bytes(raw))
-        for name, value in self._params.items():
-            if name not in call.fields:
-                parts += (b",", _encode(name), b":", value)
+        model = self._model if self._wildcard is None else _encode(self._wildcard.replace("*", call.wanted))
+        parts = [b'{"model":', model, b',"messages":[', b",".join(map(encode_message, call.messages)), b"]"]
+        fields = with_defaults(renamed(call.fields, self._dropped, self._names), self._params)
+        options = b""
+        for name, raw in fields.items():
+            if stream and name == "stream_options" and self._asks_usage:
+                options = b"," + bytes(raw).strip()[1:-1]
+                continue
+            parts += (b",", _encode(name), b":", bytes(raw))
         if stream:
             parts.append(b',"stream":true')
             if self._asks_usage:
-                parts.append(b',"stream_options":{"include_usage":true}')
+                parts += (b',"stream_options":{"include_usage":true', options, b"}")
         parts.append(b"}")
         return b"".join(parts)
 
@@ -295,13 +353,15 @@ class NativeBackend:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
                 skip_auto_headers=("accept", "user-agent"),
                 read_bufsize=256 * 1024,
+                # What is compressed all the same is inflated here, piece by piece: `reading.py`.
+                auto_decompress=False,
                 # A cookie would tie one caller's requests to another's.
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 
     async def _refusal(self, response: aiohttp.ClientResponse, call: ModelCall) -> GatewayError:
-        return self._refused(response, await response.content.read(_ERROR_BODY_BYTES), call)
+        return self._refused(response, await read_some(self._reader(response, call), _ERROR_BODY_BYTES), call)
 
     def _refused(self, response: aiohttp.ClientResponse, body: bytes, call: ModelCall) -> GatewayError:
         headers = {name.lower(): value for name, value in response.headers.items()}
@@ -323,7 +383,7 @@ def _give_back(response: aiohttp.ClientResponse | None) -> None:
         response.close()
 
 
-async def _read_end(content: aiohttp.StreamReader) -> None:
+async def _read_end(content: Reader) -> None:
     if not content.at_eof():
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AFTER_DONE_S):

@@ -25,7 +25,8 @@ from gateway.chat.blocks import ToolCall
 from gateway.chat.chunk import Chunk, decode_chunk
 from gateway.chat.codecs.chat_completions import encode_call, encode_message
 from gateway.chat.deltas import CallTracker
-from gateway.chat.normalise import NotAnAnswer, StreamNormaliser, normalise_answer
+from gateway.chat.normalise import NotAnAnswer, normalise_answer
+from gateway.chat.normalise_stream import StreamNormaliser
 from gateway.clock import Clock, SystemClock
 from gateway.config.models import BackendConfig
 from gateway.errors import ConfigError, GatewayError, Problem, UpstreamBroken, UpstreamError, UpstreamTimeout

@@ -1,40 +1,45 @@
-"""One model: its backends in order, and a second try where the first did no harm.
+"""One model: its backends and those of its fallbacks, asked until one answers.
 
-Knows when an attempt may be repeated: always before content, never after it. Does not know HTTP or clients.
+Knows when an answer may begin anew: as long as the client has seen nothing of it, never after. Who is asked next is
+`attempts.py`'s; HTTP and clients are unknown here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
 
-from gateway.backends.backend import Backend, ModelCall
+from gateway.backends.attempts import Attempt, Attempts, Tier
+from gateway.backends.backend import ModelCall
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk
+from gateway.chat.usage import Usage
 from gateway.clock import Clock
-from gateway.errors import GatewayError, UpstreamError
+from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.observe.events import Recorder
-
-_BACKOFF_S = 0.1
-_LONGEST_WAIT_S = 5.0
+from gateway.observe.metrics import BackendStanding
 
 
 class PoolAnswer(msgspec.Struct, frozen=True):
-    """An answer, who gave it and how many seconds the attempt took."""
+    """An answer, whose it is (`model` is the one asked for, or a fallback), and after how many attempts it came."""
 
     answer: Answer
     backend: str
-    seconds: float
+    model: str
+    attempt: int
 
 
 class PoolBatch(msgspec.Struct, frozen=True):
-    """Chunks that arrived together, and whose they are."""
+    """Chunks that arrived together, and whose they are. Another `attempt` than before begins the answer anew."""
 
     chunks: Sequence[Chunk]
     backend: str
+    model: str
+    attempt: int
 
 
 class Pool:
@@ -42,112 +47,139 @@ class Pool:
 
     Args:
         name: the model's name in the configuration.
-        backends: tried in this order.
-        retries: how many more attempts a failing backend gets before the next one is asked.
+        tiers: its own backends, then those of each fallback; at least one.
+        clock: time.
+        dice: chance, for strategies and waits.
     """
 
-    def __init__(self, name: str, backends: Sequence[Backend], *, retries: int, clock: Clock) -> None:
+    def __init__(self, name: str, tiers: Sequence[Tier], clock: Clock, dice: random.Random | None = None) -> None:
         self.name = name
-        self._backends = tuple(backends)
-        self._retries = retries
+        self._tiers = tuple(tiers)
+        self._own = self._tiers[:1]
         self._clock = clock
+        self._dice = dice or random.Random()  # noqa: S311 - spreads load, keeps no secret
+        members = [member for tier in tiers for member in tier.members]
+        self.sized = len(members) > 1 and any(member.backend.config.context_tokens for member in members)
+        self.takes_tools = any(member.backend.config.capabilities.tools for member in members)
+
+    def standing(self) -> dict[str, BackendStanding]:
+        """How each of its backends stands, fallbacks included."""
+        now = self._clock.monotonic()
+        backends = [member.backend for tier in self._tiers for member in tier.members]
+        return {backend.name: backend.standing(now) for backend in backends}
 
     def backend_names(self) -> tuple[str, ...]:
-        """The backends, in order."""
-        return tuple(backend.name for backend in self._backends)
+        """The backends, in order; those of fallbacks last."""
+        return tuple(member.backend.name for tier in self._tiers for member in tier.members)
 
-    async def complete(self, call: ModelCall, record: Recorder, prefer: str | None = None) -> PoolAnswer:
-        """Ask until one answers. `prefer` names the backend that is asked first.
+    async def complete(
+        self, call: ModelCall, record: Recorder, prefer: str | None = None, *, fallbacks: bool = True
+    ) -> PoolAnswer:
+        """Ask until one answers.
+
+        Args:
+            call: what is asked; its `timeout_s` bounds all attempts and waits together.
+            record: the turn's trace.
+            prefer: the backend that is asked first.
+            fallbacks: whether other models may stand in.
 
         Raises:
             GatewayError: the last failure, when nobody answered in `call.timeout_s`.
         """
-        until = self._clock.monotonic() + call.timeout_s
-        attempts = self._attempts(prefer)
+        attempts = self._attempts(call, record, prefer, fallbacks=fallbacks, streamed=False)
+        attempt = attempts.plain()
         while True:
-            backend, _ = attempts[0]
-            started = self._clock.monotonic()
+            attempt = attempt or await attempts.next()
             try:
-                answer = await backend.complete(_within(call, until - started))
+                answer = await attempt.adapter.complete(attempt.call)
+                attempt.answered(self._clock.monotonic(), streamed=False)
             except GatewayError as error:
-                attempts = await self._left(error, attempts, started, until, record)
-                if not attempts:
-                    raise
-                continue
-            return PoolAnswer(answer, backend.name, self._clock.monotonic() - started)
+                attempts.failed(attempt, error)
+            else:
+                return PoolAnswer(answer, attempt.backend.name, attempt.model, attempt.number)
+            finally:
+                attempt.leave()
+            attempt = None
 
     async def stream(
-        self, call: ModelCall, record: Recorder, prefer: str | None = None
+        self,
+        call: ModelCall,
+        record: Recorder,
+        prefer: str | None = None,
+        *,
+        fallbacks: bool = True,
+        seen: Callable[[], bool] | None = None,
     ) -> AsyncGenerator[PoolBatch, None]:
         """Ask until one begins to answer. What an attempt sent before its first content is held back until then.
 
+        Args:
+            call: as in `complete`.
+            record: as in `complete`.
+            prefer: as in `complete`.
+            fallbacks: as in `complete`.
+            seen: whether the client has seen anything of what was yielded; without it, everything yielded was seen.
+
         Raises:
-            GatewayError: the last failure before content, or any failure after it.
+            GatewayError: the last failure before the client saw content, or any failure after it.
         """
-        until = self._clock.monotonic() + call.timeout_s
-        attempts = self._attempts(prefer)
+        attempts = self._attempts(call, record, prefer, fallbacks=fallbacks, streamed=True)
+        attempt = attempts.plain()
         while True:
-            backend, _ = attempts[0]
-            started = self._clock.monotonic()
-            held: list[Chunk] | None = []
+            attempt = attempt or await attempts.next()
+            name, model, number = attempt.backend.name, attempt.model, attempt.number
+            held: list[Chunk] = []
+            begun = False
             try:
-                async with aclosing(backend.stream(_within(call, until - started))) as batches:
+                async with aclosing(attempt.adapter.stream(attempt.call)) as batches:
                     async for batch in batches:
-                        if held is None:
-                            yield PoolBatch(batch, backend.name)
+                        if begun:
+                            yield PoolBatch(batch, name, model, number)
                             continue
                         held += batch
-                        if _has_content(batch):
-                            begun, held = held, None
-                            yield PoolBatch(begun, backend.name)
-                if held:
-                    yield PoolBatch(held, backend.name)
+                        if _has_content(batch) or await self._content_follows(batches, held, attempt):
+                            attempt.began(self._clock.monotonic())
+                        begun = True
+                        yield PoolBatch(held, name, model, number)
+                attempt.answered(self._clock.monotonic(), streamed=True)
+            except TimeoutError as error:
+                wait_s = attempt.backend.config.first_token_timeout_s
+                late = UpstreamTimeout(f"`{call.model}` sent no content for {min(wait_s, call.timeout_s):g} s.")
+                late.__cause__ = error
+                attempts.failed(attempt, late, usage=_usage(held))
             except GatewayError as error:
-                left = await self._left(error, attempts, started, until, record, begun=held is None)
-                if not left:
-                    raise
-                attempts = left
-                continue
-            return
+                seen_it = begun and (seen is None or seen())
+                attempts.failed(attempt, error, begun=seen_it, usage=None if begun else _usage(held))
+            else:
+                return
+            finally:
+                attempt.leave()
+            attempt = None
 
-    def _attempts(self, prefer: str | None) -> Sequence[tuple[Backend, int]]:
-        order = sorted(self._backends, key=lambda backend: backend.name != prefer) if prefer else self._backends
-        return [(backend, attempt) for backend in order for attempt in range(self._retries + 1)]
+    async def _content_follows(
+        self, batches: AsyncGenerator[Sequence[Chunk], None], held: list[Chunk], attempt: Attempt
+    ) -> bool:
+        """Read on behind a beginning that says nothing, up to the first content; whether there was any.
 
-    async def _left(
-        self,
-        error: GatewayError,
-        attempts: Sequence[tuple[Backend, int]],
-        started: float,
-        until: float,
-        record: Recorder,
-        *,
-        begun: bool = False,
-    ) -> Sequence[tuple[Backend, int]]:
-        """Note the first attempt's failure, wait, and say which attempts are left; none where trying again is wrong."""
-        backend, attempt = attempts[0]
-        now = self._clock.monotonic()
-        status = error.status if isinstance(error, UpstreamError) else None
-        record.emit(
-            "attempt.failed", backend=backend.name, error=error.message, status=status, seconds=round(now - started, 4)
-        )
-        if begun or not error.retryable:
-            return ()
-        left = attempts[1:]
-        wait_s = (error.retry_after_s or 0.0) + random.uniform(0, _BACKOFF_S * 2**attempt)  # noqa: S311 - jitter, not a secret
-        if wait_s > _LONGEST_WAIT_S or now + wait_s >= until:
-            left = [each for each in left if each[0] is not backend]
-        if not left or now >= until:
-            return ()
-        if left[0][0] is backend:
-            await self._clock.sleep(wait_s)
-        return left
+        Until something comes the adapter bounds the wait, and the deadline is kept by it and by the turn.
+        """
+        limit_s = attempt.backend.config.first_token_timeout_s
+        left_s = limit_s - (self._clock.monotonic() - attempt.started)
+        async with asyncio.timeout(left_s if limit_s < attempt.call.timeout_s else None):
+            async for batch in batches:
+                held += batch
+                if _has_content(batch):
+                    return True
+        return False
+
+    def _attempts(
+        self, call: ModelCall, record: Recorder, prefer: str | None, *, fallbacks: bool, streamed: bool
+    ) -> Attempts:
+        tiers = self._tiers if fallbacks else self._own
+        return Attempts(tiers, call, record, self._clock, self._dice, prefer=prefer, streamed=streamed)
 
 
-def _within(call: ModelCall, seconds: float) -> ModelCall:
-    if seconds >= call.timeout_s:
-        return call
-    return ModelCall(call.messages, call.fields, call.trace_id, max(0.001, seconds), call.model)
+def _usage(held: Sequence[Chunk]) -> Usage | None:
+    return next((chunk.fields.usage.usage() for chunk in reversed(held) if chunk.fields.usage is not None), None)
 
 
 def _has_content(batch: Sequence[Chunk]) -> bool:

@@ -18,6 +18,7 @@ from gateway.errors import (
     ContextTooLong,
     GatewayError,
     UpstreamBroken,
+    UpstreamDenied,
     UpstreamRefused,
     UpstreamUnavailable,
 )
@@ -38,6 +39,9 @@ _TOO_LONG_WORDS = (
     "prompt token count",
     "exceed the configured limit",
 )
+
+
+_SAYS_NOTHING = frozenset({"{", "{}", "[]", '{"error":null}', '{"error":{}}', "null"})
 
 
 class Secrets:
@@ -67,30 +71,43 @@ def error_from_status(
     said = _error_object(body)
     text = _text_of(body)
     own = f"The upstream of `{model}` answered {status}" + (f": {text}" if text else ".")
-    message = secrets.scrub(_string(said.get("message")) or own)
+    words, field = _words(said)
+    message = secrets.scrub(words or own)
     kind, code, param = (_string(said.get(name)) for name in ("type", "code", "param"))
+    code, param = None if code == str(status) else code, param or field
     retry_after_s = retry_after(headers)
     if status in (401, 403):
         # The gateway's own credentials are at fault, not the client's.
-        return UpstreamRefused(f"The upstream refused the gateway's credentials for `{model}`.", status=502)
+        return UpstreamDenied(f"The upstream refused the gateway's credentials for `{model}`.", status=status)
     if status in (400, 413, 422) and is_too_long(kind, code, message):
         return ContextTooLong(message)
     if status == 429 or status >= 500:
         return UpstreamUnavailable(
             message, status=status, kind=kind, code=code, param=param, retry_after_s=retry_after_s
         )
+    # What other servers call unprocessable is a bad request to an OpenAI client.
+    status = 400 if status == 422 else status
     return UpstreamRefused(message, status=status, kind=kind, code=code, param=param)
 
 
 def error_from_frame(error: Any, *, secrets: Secrets) -> GatewayError:
-    """The error for an error frame inside a stream."""
+    """The error for an error frame inside a stream, or in a body whose status says success.
+
+    Some servers write the HTTP status they can no longer send as the frame's `code`.
+    """
     if isinstance(error, str):
         return UpstreamBroken(secrets.scrub(error))
-    kind, code = _string(error.type), _string(error.code)
+    kind, code, param = _string(error.type), _string(error.code), _string(error.param)
     message = secrets.scrub(_string(error.message) or "The upstream ended the stream with an error.")
     if is_too_long(kind, code, message):
         return ContextTooLong(message)
-    return UpstreamBroken(message, kind=kind, code=code, param=_string(error.param))
+    if isinstance(error.code, int) and 400 <= error.code < 600:
+        status = error.code
+        if status == 429 or status >= 500:
+            return UpstreamUnavailable(message, status=status, kind=kind, param=param)
+        if status not in (401, 403):
+            return UpstreamRefused(message, status=400 if status == 422 else status, kind=kind, param=param)
+    return UpstreamBroken(message, kind=kind, code=code, param=param)
 
 
 def is_too_long(kind: str | None, code: str | None, message: str) -> bool:
@@ -134,9 +151,27 @@ def _error_object(body: bytes) -> dict[str, Any]:
     return error if isinstance(error, dict) else {}
 
 
+def _words(said: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """What an error object says, and the field it names where only its words do: `message`, else FastAPI's `detail`."""
+    if words := _string(said.get("message")):
+        return words, None
+    detail = said.get("detail")
+    if isinstance(detail, str):
+        return detail, None
+    faults = [fault for fault in detail if isinstance(fault, dict)] if isinstance(detail, list) else []
+    if not faults:
+        return None, None
+    places = [".".join(str(part) for part in fault.get("loc") or () if part != "body") for fault in faults]
+    told = [
+        f"{place}: {fault.get('msg')}" if place else str(fault.get("msg"))
+        for place, fault in zip(places, faults, strict=True)
+    ]
+    return "; ".join(told), places[0] or None
+
+
 def _text_of(body: bytes) -> str:
     text = body[:500].decode("utf-8", "replace").strip()
-    return "" if text.startswith(("<", "{", "[")) else text
+    return "" if text.startswith("<") or text in _SAYS_NOTHING else text
 
 
 def _string(value: Any) -> str | None:

@@ -33,11 +33,15 @@ class Audio(msgspec.Struct, frozen=True, tag="audio"):
 
 
 class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
-    """A call the model asked for. `arguments` is the text the model wrote, JSON or not."""
+    """A call the model asked for. `arguments` is the text the model wrote, JSON or not.
+
+    `custom` marks a call of a custom tool, whose input is free text: always the client's to run.
+    """
 
     id: str
     name: str
     arguments: str
+    custom: bool = False
 
 
 class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):

@@ -18,7 +18,14 @@ class FunctionDelta(msgspec.Struct):
     """A fragment of a call. `arguments` may come whole, as an object."""
 
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | dict[str, Any] | list[Any] | None = None
+
+
+class CustomDelta(msgspec.Struct):
+    """A fragment of a call of a custom tool, whose input is free text."""
+
+    name: str | None = None
+    input: str | None = None
 
 
 class ToolCallDelta(msgspec.Struct):
@@ -28,6 +35,7 @@ class ToolCallDelta(msgspec.Struct):
     id: str | None = None
     type: str | None = None
     function: FunctionDelta | None = None
+    custom: CustomDelta | None = None
 
 
 class Delta(msgspec.Struct):
@@ -39,6 +47,7 @@ class Delta(msgspec.Struct):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
+    function_call: FunctionDelta | None = None
 
 
 class ChunkChoice(msgspec.Struct):
@@ -67,6 +76,20 @@ class ChunkFields(msgspec.Struct):
     usage: WireUsage | None = None
     error: ChunkError | str | None = None
     created: float | None = None
+    # An error that is a whole event of its own, as vLLM and others write it.
+    message: Any = None
+    detail: Any = None
+    type: Any = None
+    code: Any = None
+    param: Any = None
+
+    @property
+    def failure(self) -> ChunkError | str | None:
+        """The error that this is instead of a chunk, in whichever form."""
+        if self.error is not None or self.choices is not None:
+            return self.error
+        words = self.message if isinstance(self.message, str) else self.detail
+        return ChunkError(words, self.type, self.code, self.param) if isinstance(words, str) else None
 
 
 class Chunk(msgspec.Struct):

@@ -6,14 +6,20 @@ the calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from gateway.chat.blocks import Block, Message, Reasoning, Refusal, Text, ToolCall
 from gateway.chat.chunk import Delta, ToolCallDelta
+from gateway.errors import UpstreamBroken
 
 _encode = msgspec.json.Encoder().encode
+
+
+# Nobody runs as many at once; a model that has lost itself writes them without end.
+MOST_CALLS = 128
 
 
 class CallPiece(msgspec.Struct):
@@ -24,16 +30,18 @@ class CallPiece(msgspec.Struct):
     id: str
     name: str
     fragment: str
+    custom: bool = False
 
 
 class _OpenCall:
-    __slots__ = ("arguments", "id", "index", "name", "position", "said_id")
+    __slots__ = ("arguments", "custom", "id", "index", "name", "position", "said_id")
 
     def __init__(self, index: int | None, call_id: str, said_id: str) -> None:
         self.index = index
         self.id = call_id
         self.said_id = said_id
         self.name = ""
+        self.custom = False
         self.arguments: list[str] = []
         self.position: int | None = None
 
@@ -58,13 +66,21 @@ class CallTracker:
         self._new_id = new_id
 
     def add(self, delta: ToolCallDelta) -> CallPiece | None:
-        """Take one fragment in; None while the call's name is not known yet."""
-        function = delta.function
-        name = (function.name if function else None) or ""
+        """Take one fragment in; None while the call's name is not known yet.
+
+        Raises:
+            UpstreamBroken: it begins a call more than an answer may have.
+        """
+        raw: Any
+        if delta.custom is not None:
+            name, raw = delta.custom.name or "", delta.custom.input
+        else:
+            function = delta.function
+            name, raw = ((function.name or "") if function else "", function.arguments if function else None)
         call = self._find(delta, name)
+        call.custom = call.custom or delta.custom is not None
         if not call.name:
             call.name = name
-        raw = function.arguments if function else None
         fragment = raw if isinstance(raw, str) else "" if raw is None else _encode(raw).decode()
         call.arguments.append(fragment)
         if not call.name:
@@ -72,12 +88,12 @@ class CallTracker:
         if call.position is None:
             call.position = len(self._named)
             self._named.append(call)
-            return CallPiece(call.position, True, call.id, call.name, "".join(call.arguments))
-        return CallPiece(call.position, False, call.id, call.name, fragment)
+            return CallPiece(call.position, True, call.id, call.name, "".join(call.arguments), call.custom)
+        return CallPiece(call.position, False, call.id, call.name, fragment, call.custom)
 
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls so far, in the order their names came; blank arguments and `null` read `{}`."""
-        return tuple(ToolCall(call.id, call.name, arguments_or_none("".join(call.arguments))) for call in self._named)
+        return tuple(made_call(call.id, call.name, "".join(call.arguments), custom=call.custom) for call in self._named)
 
     def _find(self, delta: ToolCallDelta, name: str) -> _OpenCall:
         if delta.index is not None:
@@ -95,6 +111,8 @@ class CallTracker:
         return self._open(delta)
 
     def _open(self, delta: ToolCallDelta) -> _OpenCall:
+        if len(self._calls) == MOST_CALLS:
+            raise UpstreamBroken(f"The model asked for more than {MOST_CALLS} tool calls in one answer.")
         said_id = delta.id or ""
         call_id = self._new_id() if not said_id or said_id in self._ids else said_id
         self._ids.add(call_id)
@@ -126,9 +144,7 @@ class Assembly:
             self.refusal.append(delta.refusal)
         if finish_reason and self.finish_reason is None:
             self.finish_reason = finish_reason
-        if not delta.tool_calls:
-            return []
-        return [piece for call in delta.tool_calls if (piece := self.tracker.add(call)) is not None]
+        return [piece for call in calls_of(delta) if (piece := self.tracker.add(call)) is not None]
 
     def message(self) -> Message:
         """The assistant message so far."""
@@ -143,19 +159,42 @@ class Assembly:
         return Message("assistant", tuple(blocks))
 
 
-def arguments_or_none(text: str) -> str:
-    """A call's arguments; `{}` where the model wrote none, which strict servers want to see."""
-    return "{}" if text.strip() in ("", "null") else text
+def calls_of(delta: Delta) -> Sequence[ToolCallDelta]:
+    """The fragments of calls in a delta; the one call of the older form is a call like any other."""
+    if delta.tool_calls:
+        return delta.tool_calls
+    return () if delta.function_call is None else (ToolCallDelta(0, function=delta.function_call),)
 
 
-def content_text(parts: list[object]) -> str:
+def encode_piece(piece: CallPiece) -> dict[str, Any]:
+    """A fragment of a call as it stands in a delta."""
+    kind, text = ("custom", "input") if piece.custom else ("function", "arguments")
+    if piece.first:
+        said = {"name": piece.name, text: piece.fragment}
+        return {"index": piece.position, "id": piece.id, "type": kind, kind: said}
+    return {"index": piece.position, kind: {text: piece.fragment}}
+
+
+def made_call(call_id: str, name: str, arguments: str, *, custom: bool = False) -> ToolCall:
+    """A whole call; its arguments are `{}` where the model wrote none, which strict servers want to see."""
+    blank = not custom and arguments.strip() in ("", "null")
+    return ToolCall(call_id, name, "{}" if blank else arguments, custom)
+
+
+def content_text(parts: list[Any]) -> str:
     """The text of content that came as parts."""
-    texts: list[str] = []
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def content_thought(parts: list[Any]) -> str:
+    """The reasoning in content that came as parts: some servers put it there, as text or as parts again."""
+    thoughts: list[str] = []
     for part in parts:
-        text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str):
-            texts.append(text)
-    return "".join(texts)
+        if isinstance(part, dict) and part.get("type") in ("thinking", "reasoning"):
+            inner = part.get("thinking", part.get("reasoning"))
+            thoughts.append(inner if isinstance(inner, str) else content_text(inner) if isinstance(inner, list) else "")
+    return "".join(thoughts)
 
 
 def _complete(text: str) -> bool:

@@ -40,6 +40,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
         parallel_tool_calls: None where the client did not say.
         n: how many answers.
         user: `safety_identifier`, else `user`, else None.
+        functions: whether the client speaks the older form, `functions` and `function_call`: its answer is written so.
         fields: every other field, raw JSON, unknown ones included.
     """
 
@@ -53,6 +54,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     n: int
     user: str | None
     fields: Mapping[str, msgspec.Raw]
+    functions: bool = False
 
     @property
     def has_image(self) -> bool:

@@ -21,10 +21,13 @@ class SseParser:
         limit_bytes: largest event that is held back while it is incomplete.
     """
 
-    __slots__ = ("_limit", "_skip_lf", "_start", "_tail")
+    __slots__ = ("_held", "_held_bytes", "_limit", "_skip_lf", "_start", "_tail")
 
     def __init__(self, limit_bytes: int = 16 * 1024 * 1024) -> None:
         self._tail = b""
+        # What came behind the tail and ends no line: put together once, or a long event in small pieces costs its square.
+        self._held: list[bytes] = []
+        self._held_bytes = 0
         self._limit = limit_bytes
         self._skip_lf = False
         self._start = True
@@ -50,6 +53,14 @@ class SseParser:
             # A CR at the very end is a line end already; if an LF follows in the next read, it belongs to it.
             self._skip_lf = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in data:
+            self._held.append(data)
+            self._held_bytes += len(data)
+            self._check(len(self._tail) + self._held_bytes)
+            return []
+        if self._held:
+            self._tail = b"".join((self._tail, *self._held))
+            self._held, self._held_bytes = [], 0
         if not self._tail and data.startswith(b"data: ") and data.endswith(b"\n\n"):
             # The common case: whole events, one line each.
             events = data[6:-2].split(b"\n\ndata: ")
@@ -57,8 +68,7 @@ class SseParser:
                 return events
         blocks = (self._tail + data).split(b"\n\n") if self._tail else data.split(b"\n\n")
         self._tail = blocks.pop()
-        if len(self._tail) > self._limit:
-            raise EventTooLarge(f"an event of more than {self._limit} bytes")
+        self._check(len(self._tail))
         events = []
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block:
@@ -69,9 +79,14 @@ class SseParser:
 
     def close(self) -> list[bytes]:
         """The last event, where the stream ended without the blank line behind it."""
-        block, self._tail = self._tail, b""
+        block = b"".join((self._tail, *self._held))
+        self._tail, self._held = b"", []
         payload = _payload(block)
         return [] if payload is None else [payload]
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise EventTooLarge(f"an event of more than {self._limit} bytes")
 
 
 def _payload(block: bytes) -> bytes | None:

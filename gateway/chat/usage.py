@@ -13,7 +13,8 @@ _MOST_TOKENS = 2**40
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of one answer, or of several added up.
 
-    `cached_tokens` are part of `prompt_tokens`; `reasoning_tokens` are part of `completion_tokens`.
+    `cached_tokens`, `cache_write_tokens` and `prompt_audio_tokens` are part of `prompt_tokens`; the other details are part
+    of `completion_tokens`.
     `estimated` says that an upstream gave no figures and these are the gateway's own estimate.
     """
 
@@ -22,6 +23,11 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     estimated: bool = False
+    cache_write_tokens: int = 0
+    prompt_audio_tokens: int = 0
+    audio_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -36,27 +42,42 @@ class Usage(msgspec.Struct, frozen=True):
             self.cached_tokens + other.cached_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
             self.estimated or other.estimated,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.prompt_audio_tokens + other.prompt_audio_tokens,
+            self.audio_tokens + other.audio_tokens,
+            self.accepted_prediction_tokens + other.accepted_prediction_tokens,
+            self.rejected_prediction_tokens + other.rejected_prediction_tokens,
         )
 
     def as_openai(self) -> dict[str, Any]:
         """The `usage` object of OpenAI's chat completion schema."""
+        prompt = {"cached_tokens": self.cached_tokens, "audio_tokens": self.prompt_audio_tokens}
+        if self.cache_write_tokens:
+            prompt["cache_write_tokens"] = self.cache_write_tokens
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.total_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens, "audio_tokens": 0},
+            "prompt_tokens_details": prompt,
             "completion_tokens_details": {
                 "reasoning_tokens": self.reasoning_tokens,
-                "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
+                "audio_tokens": self.audio_tokens,
+                "accepted_prediction_tokens": self.accepted_prediction_tokens,
+                "rejected_prediction_tokens": self.rejected_prediction_tokens,
             },
         }
 
 
 class _Details(msgspec.Struct):
     cached_tokens: float | None = None
+    cache_write_tokens: float | None = None
     reasoning_tokens: float | None = None
+    audio_tokens: float | None = None
+    accepted_prediction_tokens: float | None = None
+    rejected_prediction_tokens: float | None = None
+
+
+_NO_DETAILS = _Details()
 
 
 class WireUsage(msgspec.Struct):
@@ -69,12 +90,19 @@ class WireUsage(msgspec.Struct):
 
     def usage(self) -> Usage:
         """The same as whole numbers, never negative."""
-        prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
+        prompt = self.prompt_tokens_details or _NO_DETAILS
+        completion = self.completion_tokens_details or _NO_DETAILS
         return Usage(
             _count(self.prompt_tokens),
             _count(self.completion_tokens),
-            _count(prompt.cached_tokens) if prompt else 0,
-            _count(completion.reasoning_tokens) if completion else 0,
+            _count(prompt.cached_tokens),
+            _count(completion.reasoning_tokens),
+            False,
+            _count(prompt.cache_write_tokens),
+            _count(prompt.audio_tokens),
+            _count(completion.audio_tokens),
+            _count(completion.accepted_prediction_tokens),
+            _count(completion.rejected_prediction_tokens),
         )
 
 

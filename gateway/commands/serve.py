@@ -12,6 +12,7 @@ from types import FrameType
 import uvicorn
 import uvloop
 
+from gateway.api.connection import Connection
 from gateway.api.services import Drain
 from gateway.app import open_gateway
 from gateway.commands.files import paths_of, settings_of, tell
@@ -54,7 +55,7 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
             host=host,
             port=port,
             loop="none",
-            http="httptools",
+            http=Connection,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -73,11 +74,11 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"Cannot listen on {_url(host, port)}.", file=sys.stderr)
             return 1
         server = _Server(listen, gateway.drain, needs_key=not gateway.versions.current.keys.open)
-        # What start-up made stays; the collector need not look at it again. A turn makes some hundred objects and no
-        # cycles to speak of, so looking at the young ones rarely is enough.
+        # What start-up made stays; the collector need not look at it again. A turn leaves some three objects in cycles
+        # (the server's), so looking at the young ones rarely is enough, and ten thousand of them are a megabyte or two.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(100_000, 20, 20)
+        gc.set_threshold(10_000, 20, 20)
         await server.serve(sockets=[bound])
     return 0 if server.came_up else 1
 

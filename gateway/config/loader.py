@@ -16,6 +16,7 @@ from gateway.config.bundle import Bundle, digest_of
 from gateway.config.document import Document, read_document
 from gateway.config.files import Files, display, read_files
 from gateway.config.models import NAME_PATTERN, GatewayConfig, RouteConfig
+from gateway.config.names import WILDCARD, ModelNames, fallback_circle
 from gateway.config.unserved import GATEWAY_UNSERVED, ROUTE_UNSERVED
 from gateway.config.validation import validate
 from gateway.config.variables import Variables
@@ -139,10 +140,17 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
             if member.name not in config.backends:
                 message = f"there is no backend `{member.name}`{_near(member.name, config.backends)}"
                 problems.append(document.problem(("models", name, "backends", index), message))
+            elif WILDCARD in (config.backends[member.name].model or "") and WILDCARD not in name:
+                message = (
+                    f"the backend `{member.name}` has a `*` in its model, and the model `{name}` has none to fill it"
+                )
+                problems.append(document.problem(("models", name, "backends", index), message))
+    problems += _fallback_problems(config, document)
+    names = ModelNames(config.models, config.aliases)
     for alias, target in config.aliases.items():
         if alias in config.models:
             problems.append(document.problem(("aliases", alias), f"the alias `{alias}` is the name of a model too"))
-        if target not in config.models:
+        if target in config.aliases or names.find(target) is None:
             message = f"the alias `{alias}` names no model: there is no `{target}`{_near(target, config.models)}"
             problems.append(document.problem(("aliases", alias), message))
     router = config.router
@@ -158,6 +166,28 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
         message = "`storage.database` must begin with `sqlite:///`; other databases are not supported by this version"
         problems.append(document.problem(("storage", "database"), message))
     return problems + _key_problems(config, document)
+
+
+def _fallback_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """Wildcards that cannot be read, and fallbacks that lead nowhere or round in a circle."""
+    problems = []
+    told: set[frozenset[str]] = set()
+    for name, model in config.models.items():
+        if name.count(WILDCARD) > 1:
+            problems.append(document.problem(("models", name), f"the name `{name}` may hold one `*` only"))
+        for index, fallback in enumerate(model.fallbacks):
+            place = ("models", name, "fallbacks", index)
+            if config.aliases.get(fallback, fallback) not in config.models:
+                known = [*config.models, *config.aliases]
+                message = f"there is no model `{fallback}` to fall back to{_near(fallback, known)}"
+                problems.append(document.problem(place, message))
+        circle = fallback_circle(name, config.models, config.aliases)
+        # A circle of three is one mistake, not three.
+        if circle is not None and frozenset(circle) not in told:
+            told.add(frozenset(circle))
+            message = f"the fallbacks of `{name}` lead back to it (a cycle): {' -> '.join(circle)}"
+            problems.append(document.problem(("models", name, "fallbacks"), message))
+    return problems
 
 
 def _key_problems(config: GatewayConfig, document: Document) -> list[Problem]:

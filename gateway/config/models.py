@@ -16,9 +16,8 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
-# Words that start or end a wildcard model name are matched, not looked up.
-WILDCARD_PATTERN = r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,63}$"
-
+# A model's name may hold one `*`, which stands for one character or more.
+ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,63}$")]
 
 # Request fields that the gateway itself decides about; `params` may not name them.
 RESERVED_PARAMS = frozenset({"model", "messages", "stream", "stream_options", "n", "tools", "tool_choice"})
@@ -75,7 +74,15 @@ class ReplicaConfig(Section):
 
 
 # Providers with an adapter of their own; every other name is litellm's.
-_OWN_PROVIDERS = ("demo", "plugin", "openai", "ollama", "vllm", "lmstudio", "anthropic")
+_OWN_PROVIDERS = ("demo", "llamacpp", "plugin", "openai", "ollama", "vllm", "lmstudio", "anthropic")
+
+
+class Capabilities(Section):
+    """What a backend's model can do. A request that needs something else is not sent there."""
+
+    tools: bool = True
+    vision: bool = True
+    json_schema: bool = True
 
 
 class BackendConfig(Section):
@@ -85,17 +92,28 @@ class BackendConfig(Section):
     model: NonEmpty | None = None
     base_url: NonEmpty | None = None
     api_key: NonEmpty | None = Field(default=None, repr=False)
+    api_keys: tuple[NonEmpty, ...] = Field(default=(), repr=False)
     module: NonEmpty | None = Field(default=None, description="Python file or module of a `plugin` backend.")
+    path: NonEmpty | None = Field(default=None, description="GGUF file of a `llamacpp` backend.")
+    threads: int | None = Field(
+        default=None, ge=1, le=512, description="Threads a `llamacpp` backend computes with; half the cores by default."
+    )
     dialect: Literal["openai", "compatible"] | None = Field(
         default=None,
         description="`openai`: streams are relayed byte for byte. Default: `openai` for OpenAI itself, else `compatible`.",
     )
     params: Params = Field(default_factory=dict)
     drop_params: tuple[str, ...] = ()
+    map_params: dict[NonEmpty, NonEmpty] = Field(
+        default_factory=dict, description="Request fields this server knows by another name, and that name."
+    )
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     timeout_s: float = Field(default=120, gt=0)
     first_token_timeout_s: float = Field(default=60, gt=0)
     idle_timeout_s: float = Field(default=60, gt=0)
+    max_concurrency: int | None = Field(default=None, ge=1)
+    context_tokens: int | None = Field(default=None, ge=1)
+    capabilities: Capabilities = Capabilities()
 
     @field_validator("provider")
     @classmethod
@@ -108,28 +126,60 @@ class BackendConfig(Section):
 
     @model_validator(mode="after")
     def _needs(self) -> BackendConfig:
+        if self.map_params and self.provider in ("demo", "plugin"):
+            raise ValueError(f"`map_params` is for servers: `provider: {self.provider}` gets every field as it came")
+        if taken := sorted(RESERVED_PARAMS & {*self.map_params, *self.map_params.values()}):
+            raise ValueError(f"`map_params` may not name `{taken[0]}`: the gateway decides about it")
         if self.provider == "plugin":
             if self.module is None:
                 raise ValueError("a backend with `provider: plugin` needs `module`")
+        elif self.provider == "llamacpp":
+            if self.path is None:
+                raise ValueError("a backend with `provider: llamacpp` needs `path`")
+            if self.base_url is not None or self.keys:
+                raise ValueError("a backend with `provider: llamacpp` has its own server: no `base_url`, no `api_key`")
         elif self.provider != "demo" and self.model is None:
             raise ValueError("`model` is missing: the name of the model at this backend")
+        if self.provider != "llamacpp" and (self.path is not None or self.threads is not None):
+            raise ValueError("`path` and `threads` are for `provider: llamacpp`")
         if self.base_url is not None and not re.match(r"^https?://[^/\s]+", self.base_url):
             raise ValueError("`base_url` must start with http:// or https://")
+        if self.api_key is not None and self.api_keys:
+            raise ValueError("`api_key` and `api_keys` exclude each other")
         return self
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key of this backend, however it was written."""
+        return self.api_keys or ((self.api_key,) if self.api_key else ())
+
+
+class CacheConfig(Section):
+    """Whether equal requests are answered once. `shared`: over all owners, else each has its own."""
+
+    ttl_s: float = Field(default=300, ge=0, le=7 * 86_400, description="Seconds an answer is given again; 0: never.")
+    shared: bool = False
 
 
 class PoolMember(Section):
     """A backend inside a model."""
 
     name: Name
+    weight: float = Field(default=1, ge=0)
+
+
+Balance = Literal["ordered", "weighted", "least_busy", "fastest"]
 
 
 class ModelConfig(Section):
-    """A name clients may ask for: a pool of backends, tried in order."""
+    """A name clients may ask for: a pool of backends, and the models that stand in for it."""
 
     backends: Annotated[tuple[PoolMember, ...], Field(min_length=1)]
+    balance: Balance = "ordered"
     retries: int = Field(default=1, ge=0, le=10)
+    fallbacks: tuple[Name, ...] = ()
     tools: tuple[NonEmpty, ...] | None = None
+    cache: CacheConfig | None = None
 
     @field_validator("backends", mode="before")
     @classmethod
@@ -229,7 +279,7 @@ class GatewayConfig(Section):
     storage: StorageConfig = StorageConfig()
     config: ReplicaConfig = ReplicaConfig()
     backends: Annotated[dict[Name, BackendConfig], Field(min_length=1)]
-    models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
+    models: Annotated[dict[ModelName, ModelConfig], Field(min_length=1)]
     aliases: dict[Name, Name] = Field(default_factory=dict)
     router: RouterConfig
     tools: ToolsConfig = ToolsConfig()
@@ -282,6 +332,7 @@ class RouteConfig(Section):
     system: str | None = None
     max_rounds: int | None = Field(default=None, ge=0, le=100)
     tool_choice: Literal["auto", "required", "none"] | None = None
+    cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
 
     @model_validator(mode="after")
     def _can_match(self) -> RouteConfig:

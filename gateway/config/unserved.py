@@ -11,20 +11,17 @@ _GATEWAY: Final = (
     "server.public_url",
     "server.trusted_proxies",
     "server.cors_origins",
-    "backends.*.api_keys",
-    "backends.*.max_concurrency",
-    "backends.*.path",
-    "backends.*.capabilities",
-    "backends.*.context_tokens",
+    "backends.*.capabilities.parallel_tools",
+    "backends.*.capabilities.streaming",
+    "backends.*.capabilities.system_anywhere",
+    "backends.*.capabilities.developer_role",
+    "backends.*.capabilities.alternation",
+    "backends.*.capabilities.text_tool_calls",
     "backends.*.price",
-    "models.*.backends.*.weight",
-    "models.*.balance",
-    "models.*.fallbacks",
     "models.*.tool_model",
     "models.*.answer_model",
     "models.*.escalate",
     "models.*.limits",
-    "models.*.cache",
     "router.sticky",
     "tools.mcp",
     "tools.http",
@@ -47,7 +44,7 @@ _GATEWAY: Final = (
     "observe.otlp",
     "webhooks",
 )
-_ROUTE: Final = ("context", "privacy", "on_failure", "limits", "cache")
+_ROUTE: Final = ("context", "privacy", "on_failure", "limits")
 
 GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
 ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)

@@ -6,8 +6,9 @@ models invent is `other`. Does not know HTTP.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,6 +30,21 @@ OTHER: Final = "other"
 NONE: Final = "-"
 
 _STRATEGIES: Final = frozenset({"rule", "semantic", "default", "explicit", "sticky"})
+# As `gateway/backends/retry.py` names failures.
+_OUTCOMES: Final = frozenset(
+    {
+        "answered",
+        "refused",
+        "too_long",
+        "denied",
+        "not_found",
+        "limited",
+        "queue_full",
+        "timeout",
+        "broken",
+        "unavailable",
+    }
+)
 _ENDPOINTS: Final = frozenset(
     {"/v1/chat/completions", "/v1/route", "/v1/models", "/v1/traces", "/v1/reload", "/v1/tools", "/v1/config/rollback"}
 )
@@ -37,14 +53,32 @@ _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 _ROUNDS: Final = (1, 2, 3, 4, 5, 8, 12, 20, 50, 100)
 
 
+class BackendStanding(NamedTuple):
+    """How one backend stands: `open` 0, 0.5 (half-open) or 1; `first_token_s` None where nobody knows."""
+
+    open: float
+    busy: int
+    waiting: int
+    first_token_s: float | None
+
+
 class Metrics:
     """Everything `/metrics` shows. Each gateway has its own registry, so two can live in one process.
 
     A finished trace costs some ten microseconds: label values are looked up once and then kept.
     """
 
-    def __init__(self, turns: Callable[[], Mapping[str, int]] = dict) -> None:
-        """Make the metrics; `turns` answers how many turns are in which state, and is asked at each scrape."""
+    def __init__(
+        self,
+        turns: Callable[[], Mapping[str, int]] = dict,
+        backends: Callable[[], Mapping[str, BackendStanding]] = dict,
+    ) -> None:
+        """Make the metrics. Both are asked at each scrape.
+
+        Args:
+            turns: how many turns are in which state.
+            backends: how each backend stands.
+        """
         # Half of all series would say when each was first counted, and nobody draws that.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
@@ -82,8 +116,26 @@ class Metrics:
         self._cache = Counter(
             "hermes_route_cache_total", "Decisions by whether a cache answered.", ("result",), registry=registry
         )
+        self._answers = Counter(
+            "hermes_answer_cache_total",
+            "Turns whose answer may be kept, by whether one was given again.",
+            ("result",),
+            registry=registry,
+        )
         self._attempts_failed = Counter(
             "hermes_attempts_failed_total", "Calls to a backend that failed.", ("backend",), registry=registry
+        )
+        self._attempts = Counter(
+            "hermes_attempts_total",
+            "Calls to a backend by how they ended.",
+            ("backend", "outcome"),
+            registry=registry,
+        )
+        self._attempt_tokens = Counter(
+            "hermes_attempt_tokens_lost_total",
+            "Tokens that upstreams counted for calls that failed before they were of use.",
+            ("backend",),
+            registry=registry,
         )
         self._tool_calls = Counter("hermes_tool_calls_total", "Calls of tools.", ("tool", "outcome"), registry=registry)
         self._tool_seconds = Histogram(
@@ -93,7 +145,7 @@ class Metrics:
         self._info = Gauge(
             "hermes_config_info", "The active version; always 1.", ("version", "generation"), registry=registry
         )
-        self._scraped = _Scraped(turns)
+        self._scraped = _Scraped(turns, backends)
         registry.register(self._scraped)
         self._known_models: frozenset[str] = frozenset()
         self._known_routes: frozenset[str] = frozenset()
@@ -157,8 +209,14 @@ class Metrics:
                 self._tool(event)
             elif kind == "decision.made":
                 self._decision(event)
+            elif kind == "cache.asked":
+                self._answers.labels("hit" if event.data.get("hit") else "miss").inc()
+            elif kind == "cache.failed":
+                self._answers.labels("failed").inc()
             elif kind == "attempt.failed":
-                self._attempt(event)
+                self._attempt_failed(event)
+            elif kind == "round.answered":
+                self._attempt(event, "answered")
         last = summary(trace)
         if last:
             self._turn(last, last.get("endpoint", endpoint))
@@ -224,8 +282,23 @@ class Metrics:
         if (seconds := data.get("seconds")) is not None:
             found[1].observe(seconds)
 
-    def _attempt(self, event: Event) -> None:
-        self._attempts_failed.labels(_one_of(event.data.get("backend"), self._known_backends)).inc()
+    def _attempt(self, event: Event, outcome: Any) -> None:
+        key = ("attempt", event.data.get("backend"), outcome)
+        found = self._children.get(key)
+        if found is None:
+            known = _one_of(key[1], self._known_backends)
+            found = self._attempts.labels(known, _one_of(outcome, _OUTCOMES))
+            self._keep(key, found)
+        found.inc()
+
+    def _attempt_failed(self, event: Event) -> None:
+        data = event.data
+        self._attempt(event, data.get("outcome"))
+        known = _one_of(data.get("backend"), self._known_backends)
+        self._attempts_failed.labels(known).inc()
+        lost = (data.get("prompt_tokens") or 0) + (data.get("completion_tokens") or 0)
+        if lost:
+            self._attempt_tokens.labels(known).inc(lost)
 
     def _keep(self, key: tuple[Any, ...], found: Any) -> None:
         # Names that clients invent would fill it; the series themselves are bounded by `_one_of`.
@@ -237,20 +310,46 @@ class Metrics:
 class _Scraped(Collector):
     """What is read when somebody looks, and costs nothing otherwise."""
 
-    def __init__(self, turns: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self, turns: Callable[[], Mapping[str, int]], backends: Callable[[], Mapping[str, BackendStanding]]
+    ) -> None:
         self.counters: dict[str, tuple[str, Callable[[], int]]] = {}
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         self._turns = turns
+        self._backends = backends
 
     def collect(self) -> Iterator[Metric]:
         states = GaugeMetricFamily("hermes_turns", "Turns under way, by state.", labels=("state",))
         for state, count in self._turns().items():
             states.add_metric((state,), count)
         yield states
+        yield from self._standing()
         for name, (text, read) in self.counters.items():
             yield CounterMetricFamily(name, text, value=read())
         for name, (text, read_figure) in self.gauges.items():
             yield GaugeMetricFamily(name, text, value=read_figure())
+
+    def _standing(self) -> Iterator[Metric]:
+        texts = {
+            "hermes_backend_open": "1 where a backend's breaker lets nothing through, 0.5 where it lets a probe through.",
+            "hermes_backend_busy": "Calls under way at a backend.",
+            "hermes_backend_waiting": "Calls that wait for a place at a backend.",
+            "hermes_backend_first_token_seconds": "Moving average of seconds to the first content of a stream.",
+        }
+        families = [GaugeMetricFamily(name, text, labels=("backend",)) for name, text in texts.items()]
+        for name, standing in self._backends().items():
+            for family, value in zip(families, standing, strict=True):
+                if value is not None:
+                    family.add_metric((name,), value)
+        yield from families
+        yield GaugeMetricFamily("hermes_tasks", "Tasks of the process's event loop.", value=_tasks())
+
+
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0  # asked from outside the loop
 
 
 def _one_of(value: Any, known: frozenset[str]) -> str:

@@ -68,8 +68,7 @@ def secrets_of(config: GatewayConfig) -> Iterator[str]:
     if config.storage.redis is not None and (password := urlsplit(config.storage.redis).password):
         yield unquote(password)
     for backend in config.backends.values():
-        if backend.api_key is not None:
-            yield backend.api_key
+        yield from backend.keys
         for value in backend.headers.values():
             yield value
             # `Bearer KEY`: the key alone is as secret.

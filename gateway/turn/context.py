@@ -14,6 +14,7 @@ from gateway.backends.pool import Pool
 from gateway.chat.blocks import Message
 from gateway.chat.request import ChatRequest
 from gateway.chat.usage import Usage
+from gateway.config.models import CacheConfig
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.security.principal import Principal
@@ -33,6 +34,8 @@ class Turn:
         snapshot: the version it keeps to its end.
         decision: where it goes.
         pool: the model's backends.
+        wanted: what stood in the place of the `*` of a wildcard model's name.
+        fallbacks: whether other models may stand in.
         shown_model: the model name answers carry.
         messages: the conversation the first round sends.
         fields: the request fields every round sends, `tools`, `tool_choice` and `parallel_tool_calls` apart.
@@ -44,7 +47,10 @@ class Turn:
         deadline: monotonic seconds at which the turn has to be over.
         session: the session the client named.
         answer_id: the id of the answer.
+        backend: who answered last, and `answered_by` the model it was asked as: the decision's, or a fallback.
         created: seconds since the epoch.
+        cache: how its answer may be kept and given again, or None.
+        replayed: whether its answer is one that was kept.
     """
 
     record: Recorder
@@ -53,6 +59,8 @@ class Turn:
     snapshot: Snapshot
     decision: Decision
     pool: Pool
+    wanted: str
+    fallbacks: bool
     shown_model: str
     messages: tuple[Message, ...]
     fields: Mapping[str, msgspec.Raw]
@@ -65,9 +73,12 @@ class Turn:
     session: str | None
     answer_id: str
     created: int
+    cache: CacheConfig | None = None
+    replayed: bool = False
     machine: Machine = field(default_factory=Machine)
     usage: Usage = field(default_factory=Usage)
     backend: str | None = None
+    answered_by: str | None = None
     upstream_s: float = 0.0
     tool_s: float = 0.0
     first_token_s: float | None = None

@@ -148,53 +148,73 @@ class TurnLoop:
             turn.record.trace_id,
             max(0.001, turn.deadline - self._clock.monotonic()),
             turn.shown_model,
+            turn.wanted,
+            estimate_tokens(messages) if turn.pool.sized else 0,
         )
 
     async def _ask(self, turn: Turn, call: ModelCall) -> Round:
         turn.record.emit("round.started", round=turn.machine.rounds, model=turn.decision.model, backend=turn.backend)
         started = self._clock.monotonic()
         try:
-            got = await turn.pool.complete(call, turn.record, turn.backend)
+            got = await turn.pool.complete(call, turn.record, turn.backend, fallbacks=turn.fallbacks)
         finally:
             turn.upstream_s += self._clock.monotonic() - started
-        turn.backend = got.backend
+        turn.backend, turn.answered_by = got.backend, got.model
         answer = got.answer
         done = Round(answer.message, answer.finish_reason, answer.usage, answer)
-        self._answered(turn, done, started, None)
+        self._answered(turn, done, started, None, got.attempt)
         return done
 
     async def _stream(self, turn: Turn, call: ModelCall, sink: Sink, state: StreamState) -> Round:
         turn.record.emit("round.started", round=turn.machine.rounds, model=turn.decision.model, backend=turn.backend)
-        view = StreamedRound(state, turn.client_tools, guarded=bool(turn.offered), new_id=new_call_id)
+        view = self._view(turn, state)
+        sent = False
+        attempt = 0
         started = self._clock.monotonic()
         waited = 0.0
         first: float | None = None
         asked = started
+        stream = turn.pool.stream(
+            call, turn.record, turn.backend, fallbacks=turn.fallbacks, seen=(lambda: sent) if turn.offered else None
+        )
         try:
-            async with aclosing(turn.pool.stream(call, turn.record, turn.backend)) as batches:
+            async with aclosing(stream) as batches:
                 async for batch in batches:
                     arrived = self._clock.monotonic()
                     waited += arrived - asked
-                    if first is None:
+                    if batch.attempt != attempt:
+                        if attempt:  # the one before failed unseen: what it said is as if it had never been
+                            view = self._view(turn, state)
                         first = arrived - started
-                        turn.backend = batch.backend
+                        attempt, turn.backend, turn.answered_by = batch.attempt, batch.backend, batch.model
                         if turn.first_token_s is None:
                             turn.first_token_s = first
                     if visible := view.feed(batch.chunks):
+                        sent = True
                         await sink.relay(visible)
                     asked = self._clock.monotonic()
+        except BaseException:
+            # Whatever ends the round: what the client has got of it was paid for.
+            if sent:
+                turn.usage += view.usage or _estimate(call.messages, view.message())
+            raise
         finally:
             turn.upstream_s += waited
         done = Round(view.message(), view.finish_reason, view.usage)
-        self._answered(turn, done, started, first)
+        self._answered(turn, done, started, first, attempt)
         return done
 
-    def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None) -> None:
+    def _view(self, turn: Turn, state: StreamState) -> StreamedRound:
+        return StreamedRound(state, turn.client_tools, guarded=bool(turn.offered), new_id=new_call_id)
+
+    def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None, attempt: int) -> None:
         usage = done.usage
         turn.record.emit(
             "round.answered",
             round=turn.machine.rounds,
             backend=turn.backend,
+            model=turn.answered_by,
+            attempt=attempt,
             finish_reason=done.finish_reason,
             content=done.message.text,
             tool_calls=[encode_call(call) for call in done.message.tool_calls],
@@ -293,8 +313,8 @@ def _whose(calls: tuple[ToolCall, ...], turn: Turn) -> tuple[tuple[ToolCall, ...
     client_tools = turn.client_tools
     if not turn.offered:
         return (), calls
-    mine = tuple(call for call in calls if call.name not in client_tools)
-    return mine, tuple(call for call in calls if call.name in client_tools)
+    theirs = tuple(call for call in calls if call.custom or call.name in client_tools)
+    return tuple(call for call in calls if call not in theirs), theirs
 
 
 def _estimate(messages: tuple[Message, ...], answer: Message) -> Usage:

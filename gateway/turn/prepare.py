@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.chat.codecs.chat_completions import with_system_text
+from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
-from gateway.config.models import RouteConfig
+from gateway.config.models import CacheConfig, ModelConfig, RouteConfig
+from gateway.config.names import WILDCARD, Meant
 from gateway.errors import HookFailed, InvalidRequest
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
@@ -36,12 +38,14 @@ class Wishes:
         session: the session's name.
         tools: registry tools the offer is narrowed to, or None.
         deadline_s: seconds the client is willing to wait, or None.
+        fallbacks: whether other models may stand in for the chosen one.
     """
 
     tags: frozenset[str] = frozenset()
     session: str | None = None
     tools: frozenset[str] | None = None
     deadline_s: float | None = None
+    fallbacks: bool = True
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes) -> Facts:
@@ -69,14 +73,14 @@ async def decide(
     """
     if request.model == snapshot.config.router.model:
         if principal.models is not None and request.model not in principal.models:
-            snapshot.pool_for(request.model, principal)  # raises
+            snapshot.meant_by(request.model, principal)  # raises
         decision = await snapshot.router.decide(facts_of(request, principal, wishes), explain=explain)
     else:
-        pool = snapshot.pool_for(request.model, principal)
-        decision = Decision(None, pool.name, "explicit", str(snapshot.version), reason="the request names its model")
+        meant = snapshot.meant_by(request.model, principal)
+        decision = Decision(None, meant.model, "explicit", str(snapshot.version), reason="the request names its model")
     if snapshot.hooks.on_decision:
         decision = await snapshot.hooks.decision(decision, request, principal)
-        if decision.model not in snapshot.pools:
+        if _meant(decision, request, snapshot) is None:
             raise HookFailed(f"An `on_decision` hook chose the model `{decision.model}`, which does not exist.")
     return decision
 
@@ -110,18 +114,21 @@ async def prepare(
         version=decision.version,
     )
     explicit = decision.strategy == "explicit"
+    meant = _meant(decision, request, snapshot)
+    assert meant is not None, "the router and the hooks name models that exist"
+    pool = snapshot.pools[meant.model]
     route = snapshot.routes.get(decision.route) if decision.route else None
     max_rounds = snapshot.config.tools.max_rounds
     if route is not None and route.max_rounds is not None:
         max_rounds = route.max_rounds
-    offered = _offer(request, principal, wishes, snapshot, decision, route) if max_rounds > 0 else {}
+    able = max_rounds > 0 and pool.takes_tools
+    offered = _offer(request, principal, wishes, snapshot, decision, meant.model, route) if able else {}
     if offered:
         record.emit("tools.offered", names=list(offered))
     tools = [tool.wire for tool in request.tools] + [_wire(name, spec) for name, spec in offered.items()]
     choice = _choice(request, route, offered, has_tools=bool(tools))
-    fields = dict(request.fields)
-    for name, value in (route.params if route else {}).items():
-        fields.setdefault(name, msgspec.Raw(_encode(value)))
+    settings = {name: msgspec.Raw(_encode(value)) for name, value in (route.params if route else {}).items()}
+    fields = dict(with_defaults(request.fields, settings))
     if request.n > 1:
         fields["n"] = msgspec.Raw(_encode(request.n))
     messages = request.messages
@@ -136,7 +143,9 @@ async def prepare(
         request=request,
         snapshot=snapshot,
         decision=decision,
-        pool=snapshot.pools[decision.model],
+        pool=pool,
+        wanted=meant.wanted,
+        fallbacks=wishes.fallbacks,
         shown_model=request.model if explicit else decision.model,
         messages=messages,
         fields=fields,
@@ -149,7 +158,25 @@ async def prepare(
         session=wishes.session,
         answer_id=f"chatcmpl-{record.trace_id}",
         created=int(clock.now()),
+        cache=_cache(request, snapshot.config.models[meant.model], route) if not tools else None,
     )
+
+
+def _cache(request: ChatRequest, model: ModelConfig, route: RouteConfig | None) -> CacheConfig | None:
+    """How an answer may be kept: the route says, else the model. Never where tools play a part, now or earlier."""
+    cache = route.cache if route is not None and route.cache is not None else model.cache
+    if cache is None or not cache.ttl_s:
+        return None
+    used = any(message.role == "tool" or message.tool_calls for message in request.messages)
+    return None if used or request.functions else cache
+
+
+def _meant(decision: Decision, request: ChatRequest, snapshot: Snapshot) -> Meant | None:
+    """The model of a decision; what a wildcard stands for is in the name the client asked for."""
+    if WILDCARD not in decision.model:
+        return snapshot.names.find(decision.model)
+    meant = snapshot.names.find(request.model)
+    return meant if meant is not None and meant.model == decision.model else None
 
 
 def _offer(
@@ -158,6 +185,7 @@ def _offer(
     wishes: Wishes,
     snapshot: Snapshot,
     decision: Decision,
+    model: str,
     route: RouteConfig | None,
 ) -> Mapping[str, ToolSpec]:
     """The registry tools of this turn by the names they are offered under; none with `n > 1` or `tool_choice: none`."""
@@ -166,7 +194,7 @@ def _offer(
         return {}
     if route is not None and route.tool_choice == "none":
         return {}
-    model_tools = snapshot.config.models[decision.model].tools
+    model_tools = snapshot.config.models[model].tools
     if decision.strategy == "explicit" and config.offer == "routed" and model_tools is None:
         return {}
     names = route.tools if route is not None and route.tools is not None else model_tools

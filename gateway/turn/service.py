@@ -16,6 +16,7 @@ from gateway.config.versions import Versioned
 from gateway.errors import GatewayError, HookFailed
 from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
 from gateway.security.principal import Principal
+from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.prepare import Wishes, prepare
@@ -35,6 +36,7 @@ class Turns:
         subscribers: get every finished trace.
         live: get every event at once.
         status_of: the HTTP status and code an error will be answered with, for the summary.
+        answers: drives the turns whose answers may be kept.
 
     Attributes:
         running: turns under way by trace id.
@@ -48,10 +50,12 @@ class Turns:
         subscribers: Sequence[Subscriber],
         live: tuple[LiveSubscriber, ...],
         status_of: Callable[[GatewayError], tuple[int, str | None]],
+        answers: AnswerCache,
     ) -> None:
         self.running: dict[str, Turn] = {}
         self._versions = versions
         self._loop = loop
+        self._answers = answers
         self._clock = clock
         self._subscribers = tuple(subscribers)
         self._live = live
@@ -90,7 +94,8 @@ class Turns:
             except TimeoutError as error:
                 raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
             self.running[trace_id] = turn
-            result = await self._loop.run(turn, begun(turn))
+            runner = self._loop if turn.cache is None else self._answers
+            result = await runner.run(turn, begun(turn))
         except asyncio.CancelledError:
             record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))
             raise

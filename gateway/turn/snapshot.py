@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gateway.backends.pool import Pool
 from gateway.config.models import GatewayConfig, RouteConfig
+from gateway.config.names import WILDCARD, Meant, ModelNames, matched
 from gateway.config.versions import Version
 from gateway.errors import NoSuchModel
 from gateway.routing.router import Router
@@ -33,6 +34,7 @@ class Snapshot:
         pools: one per model.
         hooks: what plugins want to see or change.
         created: seconds since the epoch; `created` of the model list.
+        names: which model a name means.
     """
 
     version: Version
@@ -44,21 +46,27 @@ class Snapshot:
     pools: Mapping[str, Pool]
     hooks: Hooks
     created: int
+    names: ModelNames
 
     def names_for(self, principal: Principal) -> tuple[str, ...]:
-        """The model names this caller may ask for, in a stable order."""
+        """The model names this caller may ask for, in a stable order. A wildcard is no name."""
         names = (self.config.router.model, *self.config.models, *self.config.aliases)
-        return tuple(name for name in names if principal.models is None or name in principal.models)
+        return tuple(name for name in names if WILDCARD not in name and may_use(principal, name))
 
-    def pool_for(self, name: str, principal: Principal) -> Pool:
-        """The pool behind a name the client used. The name itself is what has to be allowed, not what it stands for.
+    def meant_by(self, name: str, principal: Principal) -> Meant:
+        """The model behind a name the client used. The name itself is what has to be allowed, not what it stands for.
 
         Raises:
             NoSuchModel: unknown, or not this caller's.
         """
-        if principal.models is not None and name not in principal.models:
+        meant = self.names.find(name) if may_use(principal, name) else None
+        if meant is None:
             raise NoSuchModel(name)
-        pool = self.pools.get(self.config.aliases.get(name, name))
-        if pool is None:
-            raise NoSuchModel(name)
-        return pool
+        return meant
+
+
+def may_use(principal: Principal, name: str) -> bool:
+    """Whether a caller may ask for a model by this name; a key's own list may hold wildcards too."""
+    if principal.models is None or name in principal.models:
+        return True
+    return any(WILDCARD in allowed and matched(allowed, name) is not None for allowed in principal.models)

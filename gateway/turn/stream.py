@@ -13,8 +13,8 @@ import msgspec
 
 from gateway.chat.blocks import Message
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta
-from gateway.chat.deltas import Assembly, CallPiece
-from gateway.chat.normalise import encode_piece, finish_reason
+from gateway.chat.deltas import Assembly, CallPiece, encode_piece
+from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
 
 _encode = msgspec.json.Encoder().encode
@@ -114,6 +114,7 @@ class StreamedRound:
                 and choice.finish_reason is None
                 and chunk.fields.usage is None
                 and delta.tool_calls is None
+                and delta.function_call is None
                 and delta.role is None
                 and 0 in state.roles
                 and not choice.index
@@ -151,9 +152,10 @@ class StreamedRound:
             else:  # nothing to show yet: the role waits for it, so that a failure can still be an HTTP status
                 out.pop("role", None)
                 unchanged = False
-            if delta.tool_calls and self._guarded:
+            if self._guarded and (delta.tool_calls or delta.function_call):
                 unchanged = False
                 out.pop("tool_calls", None)
+                out.pop("function_call", None)
                 if shown := self._shown_calls(pieces):
                     out["tool_calls"] = shown
             reason: str | None = None
@@ -174,19 +176,22 @@ class StreamedRound:
         return [chunk] if unchanged else [_made(kept)]
 
     def _shows(self, out: dict[str, Any], pieces: list[CallPiece]) -> bool:
-        rest = {name: value for name, value in out.items() if name not in ("tool_calls", "role")}
-        return _says_something(rest) or any(piece.name in self._client_tools for piece in pieces)
+        rest = {name: value for name, value in out.items() if name not in ("tool_calls", "function_call", "role")}
+        return _says_something(rest) or any(map(self._is_theirs, pieces))
+
+    def _is_theirs(self, piece: CallPiece) -> bool:
+        return piece.custom or piece.name in self._client_tools
 
     def _shown_calls(self, pieces: list[CallPiece]) -> list[dict[str, Any]]:
         shown: list[dict[str, Any]] = []
         for piece in pieces:
-            if piece.name not in self._client_tools:
+            if not self._is_theirs(piece):
                 continue
             if piece.first:
                 self._positions[piece.position] = self._state.client_calls
                 self._state.client_calls += 1
             position = self._positions[piece.position]
-            shown.append(encode_piece(position, piece.first, piece.id, piece.name, piece.fragment))
+            shown.append(encode_piece(msgspec.structs.replace(piece, position=position)))
         return shown
 
 

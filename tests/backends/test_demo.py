@@ -245,9 +245,9 @@ async def test_schema_that_holds_itself_everywhere_is_read_in_no_time() -> None:
     unions = {"type": "null", "anyOf": [itself] * 20, "properties": {"a": {"anyOf": [itself] * 20}}}
     for parameters in (objects, unions):
         tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
-        began = time.monotonic()
+        began = time.process_time()  # not the wall's: a busy machine is no fault of the schema
         await demo().complete(model_call("hello 5", tools=[tool]))
-        assert time.monotonic() - began < 2
+        assert time.process_time() - began < 2
 
 
 async def test_values_of_any_size_and_depth_are_refused_by_name() -> None:

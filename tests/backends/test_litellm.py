@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from gateway.backends.backend import Backend, ModelCall
+from gateway.backends.factory import BackendShelf
 from gateway.backends.litellm import LitellmBackend, _import_litellm
-from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
+from gateway.chat.blocks import Image, Message, Text, ToolCall, ToolResult
 from gateway.config.models import BackendConfig
 from gateway.errors import (
     ContextTooLong,
     GatewayError,
     UpstreamBroken,
+    UpstreamDenied,
     UpstreamError,
     UpstreamRefused,
     UpstreamTimeout,
@@ -32,7 +34,7 @@ from tests.upstream import DONE, Script, ScriptedUpstream, UpstreamRequest, f, t
 # Pydantic's warnings about litellm's own types, which it builds and reads on first use; nothing of ours is at fault.
 pytestmark = [
     pytest.mark.filterwarnings(
-        "ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier:UserWarning"
+        "ignore:Items? '.*' on TypedDict class '.*' (is|are) using the `ReadOnly` qualifier:UserWarning"
     ),
     pytest.mark.filterwarnings(
         "ignore:Accessing the 'model_.*' attribute on the instance is deprecated:DeprecationWarning"
@@ -102,6 +104,38 @@ def test_litellm_is_not_imported_before_a_call() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+async def test_what_needs_litellm_is_prepared_when_it_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[str] = []
+    monkeypatch.setattr("gateway.backends.litellm._import_litellm", lambda: began.append("import"))
+    shelf = BackendShelf()
+    configs = {name: BackendConfig(provider="anthropic", model="m", api_key=name) for name in ("a", "b", "c")}
+    for name, config in configs.items():
+        shelf.take(name, config)
+    for _ in range(2):
+        shelf.prepare()
+    assert LitellmBackend._importing is not None
+    await LitellmBackend._importing
+    shelf.prepare()
+    assert began == ["import"], "one for all"
+    for name, config in configs.items():
+        await shelf.put_back(name, config)
+
+
+async def test_import_that_is_given_up_or_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ImportError("no such thing")
+
+    async with anthropic(then=replying(wire.text("ok"))) as (backend, _):
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.backends.litellm._import_litellm", fail)
+            with pytest.raises(ImportError):
+                await backend.complete(model_call(QUESTION))
+        waiting = asyncio.ensure_future(backend.complete(model_call(QUESTION)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        assert (await backend.complete(model_call(QUESTION))).message.text == "ok"
+
+
 async def test_request_reaches_the_provider_in_its_own_form() -> None:
     system = Message("system", (Text("Be brief."),))
     async with anthropic(then=replying(wire.text("ok"))) as (backend, upstream):
@@ -169,9 +203,9 @@ ERRORS: list[tuple[Reply, type[GatewayError], str, dict[str, Any]]] = [
     ),
     (
         wire.refusal(401, "authentication_error", f"invalid x-api-key {KEY}"),
-        UpstreamRefused,
+        UpstreamDenied,
         "credentials",
-        {"status": 502},
+        {"status": 401},
     ),
     (wire.refusal(404, "not_found_error", "model: claude-x"), UpstreamRefused, "model: claude-x", {"status": 404}),
     (wire.refusal(500, "api_error", "boom"), UpstreamUnavailable, "boom", {}),
@@ -212,13 +246,13 @@ async def test_refused_connection_is_unavailable() -> None:
 
 async def test_stream_that_is_cut_is_broken_and_not_finished() -> None:
     steps = wire.events(wire.text("one two three four"))
-    async with anthropic(then=stream(*steps[:4])) as (backend, _):
+    async with anthropic(then=stream(*steps[:5])) as (backend, _):
         with pytest.raises(UpstreamBroken):
             await read_stream(backend, model_call(QUESTION))
 
 
 async def test_error_event_inside_a_stream_is_raised() -> None:
-    steps = wire.events(wire.text("one two three four"))[:3]
+    steps = wire.events(wire.text("one two three four"))[:4]
     fault = wire.event("error", error={"type": "overloaded_error", "message": "Overloaded"})
     async with anthropic(then=stream(*steps, fault)) as (backend, _):
         with pytest.raises(UpstreamError):
@@ -227,7 +261,7 @@ async def test_error_event_inside_a_stream_is_raised() -> None:
 
 async def test_closing_the_stream_aborts_the_upstream_request() -> None:
     steps = wire.events(wire.text("one two three four"))
-    reply = stream(*steps).stall_at(sum(len(step) for step in steps[:3] if isinstance(step, bytes)))
+    reply = stream(*steps).stall_at(sum(len(step) for step in steps[:4]))
     async with anthropic(then=reply) as (backend, upstream):
         batches = backend.stream(model_call(QUESTION))
         async with asyncio.timeout(5):
@@ -324,3 +358,34 @@ async def test_one_backend_s_close_leaves_the_other_s_calls_alone() -> None:
         await first.close()
         upstream.release()
         assert (await under_way).message.text == "ok"
+
+
+async def test_process_of_its_own_reaches_nobody_else_and_says_and_leaves_nothing() -> None:
+    async with ScriptedUpstream(then=replying(wire.text("hi there"))) as upstream:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.backends.litellm_process",
+            str(upstream.port),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+    assert err == b""
+    report = json.loads(out)
+    assert report["elsewhere"] == []
+    assert report["prepared"], "the import needs no call"
+    assert report["text"] == "hi there"
+    assert report["counts"][0] == report["counts"][-1], "each call leaves something behind"
+    assert report["tasks_left"] == []
+    assert report["sockets_left"] == 0
+
+
+async def test_image_at_a_private_address_is_not_fetched() -> None:
+    async with ScriptedUpstream() as inside, anthropic(then=replying(wire.text("ok"))) as (backend, upstream):
+        picture = Message("user", (Text("what is this?"), Image(f"http://127.0.0.1:{inside.port}/secret.png")))
+        with pytest.raises(GatewayError) as caught:
+            await backend.complete(model_call(picture))
+    assert inside.requests == []
+    assert upstream.requests == []
+    assert isinstance(caught.value, UpstreamRefused)

@@ -429,10 +429,16 @@ async def test_prompt_that_does_not_fit_is_told_apart_B012(streamed: bool) -> No
         assert isinstance(await failure(backend, streamed=streamed), ContextTooLong)
 
 
-async def test_whole_answer_to_a_stream_request_is_an_error_with_its_words() -> None:
-    async with scripted(answer("whole"), body({"error": {"message": "no streams here"}})) as (_, backend):
-        assert isinstance(await failure(backend, streamed=True), UpstreamBroken)
-        assert "no streams here" in (await failure(backend, streamed=True)).message
+@BOTH
+async def test_error_with_a_status_of_success_is_told_in_its_words(streamed: bool) -> None:
+    page = Reply(headers=(("content-type", "text/html"),), steps=(b"<h1>hello</h1>",))
+    async with scripted(body({"error": {"message": "not loaded"}}), body({"error": "no such path"}), page) as (
+        _,
+        backend,
+    ):
+        assert (await failure(backend, streamed=streamed)).message == "not loaded"
+        assert (await failure(backend, streamed=streamed)).message == "no such path"
+        assert isinstance(await failure(backend, streamed=streamed), UpstreamBroken)
 
 
 @DIALECTS

@@ -14,6 +14,7 @@ from gateway.errors import (
     ContextTooLong,
     GatewayError,
     UpstreamBroken,
+    UpstreamDenied,
     UpstreamError,
     UpstreamRefused,
     UpstreamUnavailable,
@@ -64,8 +65,8 @@ def test_wait_until_a_date_B009() -> None:
     [
         (307, UpstreamBroken),
         (400, UpstreamRefused),
-        (401, UpstreamRefused),
-        (403, UpstreamRefused),
+        (401, UpstreamDenied),
+        (403, UpstreamDenied),
         (404, UpstreamRefused),
         (422, UpstreamRefused),
         (429, UpstreamUnavailable),
@@ -77,7 +78,7 @@ def test_wait_until_a_date_B009() -> None:
 def test_status_says_what_it_means_and_whether_a_retry_helps(status: int, kind: type[UpstreamError]) -> None:
     error = failed(status, openai("words"))
     assert type(error) is kind
-    assert error.retryable is (kind is not UpstreamRefused)
+    assert error.retryable is not issubclass(kind, UpstreamRefused)
 
 
 def test_upstream_s_words_and_fields_are_kept() -> None:
@@ -95,13 +96,13 @@ def test_upstream_s_words_and_fields_are_kept() -> None:
 
 def test_refused_credentials_are_the_gateway_s_fault_and_say_nothing_of_the_key() -> None:
     error = failed(401, openai("Incorrect API key provided: sk-abc"))
-    assert isinstance(error, UpstreamRefused)
-    assert (error.status, "sk-abc" in error.message, "`m`" in error.message) == (502, False, True)
+    assert isinstance(error, UpstreamDenied)
+    assert (error.status, "sk-abc" in error.message, "`m`" in error.message) == (401, False, True)
 
 
 @pytest.mark.parametrize(
     "body",
-    ["", "<html><h1>404</h1></html>", "{", "[]", '{"error":null}', '{"error":{}}', '{"error":{"message":{"a":1}}}'],
+    ["", "<html><h1>404</h1></html>", "{", "[]", '{"error":null}', '{"error":{}}'],
 )
 def test_body_without_words_names_the_model_and_the_status(body: str) -> None:
     error = failed(404, body)
@@ -115,11 +116,26 @@ def test_body_without_words_names_the_model_and_the_status(body: str) -> None:
         ({"error": "model not found"}, "model not found"),
         ({"message": "no", "code": 404}, "no"),
         ([{"error": {"message": "from a list"}}], "from a list"),
-        ({"detail": "x"}, "The upstream of `m` answered 404."),
+        ({"detail": "x"}, "x"),
+        ({"fault": {"a": 1}}, 'The upstream of `m` answered 404: {"fault": {"a": 1}}'),
     ],
 )
 def test_words_are_found_where_servers_put_them(body: Any, message: str) -> None:
     assert failed(404, body).message == message
+
+
+def test_list_of_faults_is_told_whole_and_names_the_first_field() -> None:
+    faults = [{"loc": ["body", "temperature"], "msg": "too high"}, {"loc": ["body", "messages", 0], "msg": "no"}]
+    error = failed(422, {"detail": faults})
+    assert isinstance(error, UpstreamRefused)
+    told = (error.message, error.param, error.status)
+    assert told == ("temperature: too high; messages.0: no", "temperature", 400)
+
+
+def test_code_that_only_repeats_the_status_is_no_code() -> None:
+    error = failed(404, {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}})
+    assert isinstance(error, UpstreamRefused)
+    assert (error.message, error.kind, error.code) == ("File Not Found", "not_found_error", None)
 
 
 TOO_LONG = [
@@ -158,9 +174,14 @@ def test_overload_is_not_taken_for_it_either() -> None:
 
 
 def test_error_frames_are_errors_of_a_stream() -> None:
-    error = error_from_frame(ChunkError("overloaded", "server_error", 503), secrets=NONE)
+    error = error_from_frame(ChunkError("overloaded", "server_error", "busy"), secrets=NONE)
     assert isinstance(error, UpstreamBroken)
-    assert (error.message, error.kind, error.code, error.status) == ("overloaded", "server_error", "503", None)
+    assert (error.message, error.kind, error.code, error.status) == ("overloaded", "server_error", "busy", None)
+    late = error_from_frame(ChunkError("overloaded", "server_error", 503), secrets=NONE)
+    assert isinstance(late, UpstreamUnavailable)
+    assert (late.message, late.kind, late.code, late.status) == ("overloaded", "server_error", None, 503)
+    assert type(error_from_frame(ChunkError("no", code=422), secrets=NONE)) is UpstreamRefused
+    assert type(error_from_frame(ChunkError("no", code=401), secrets=NONE)) is UpstreamBroken
     assert error_from_frame("words", secrets=NONE).message == "words"
     assert type(error_from_frame(ChunkError("maximum context length is 8"), secrets=NONE)) is ContextTooLong
     assert error_from_frame(ChunkError(), secrets=NONE).message

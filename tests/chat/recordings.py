@@ -8,18 +8,23 @@ from typing import Any
 
 import pytest
 
-_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "fixtures"
-needs_recordings = pytest.mark.skipif(not _FOLDER.is_dir(), reason="the recordings are not on this machine")
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "fixtures"
+needs_recordings = pytest.mark.skipif(not FOLDER.is_dir(), reason="the recordings are not on this machine")
 
 
 def _lines(kind: str) -> list[dict[str, Any]]:
-    files = sorted((_FOLDER / kind).glob("*.jsonl"))
+    files = sorted((FOLDER / kind).glob("*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines() if line]
 
 
 def client_requests() -> list[dict[str, Any]]:
     """Bodies of chat completion requests."""
     return [each["body"] for each in _lines("clients") if each["path"].endswith("chat/completions") and each["body"]]
+
+
+def upstream_recordings(upstream: str) -> list[dict[str, Any]]:
+    """Every request this server was recorded with, and what it answered."""
+    return [each for each in _lines("upstreams") if each["upstream"] == upstream]
 
 
 def upstream_answers() -> list[dict[str, Any]]:

@@ -23,9 +23,7 @@ content_blocks: st.SearchStrategy[Block] = st.one_of(
     texts.map(lambda text: Unknown("file", {"type": "file", "file": {"file_id": text}})),
 )
 calls = st.builds(ToolCall, ids, words, json_texts)
-custom_calls = ids.map(
-    lambda i: Unknown("custom", {"id": i, "type": "custom", "custom": {"name": "sql", "input": "select 1"}})
-)
+custom_calls = ids.map(lambda i: ToolCall(i, "sql", "select 1", custom=True))
 
 
 def _said(role: Any) -> st.SearchStrategy[Message]:

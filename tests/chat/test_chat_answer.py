@@ -36,10 +36,12 @@ def test_naming_changes_the_three_values_and_nothing_else() -> None:
 
 
 def test_changed_answer_holds_what_the_message_holds() -> None:
-    body = changed(Reasoning("less"), Text("new"), ToolCall("b", "g", "{}"), finish="tool_calls")
+    calls = (ToolCall("b", "g", "{}"), ToolCall("c", "sql", "select 1", custom=True))
+    body = changed(Reasoning("less"), Text("new"), *calls, finish="tool_calls")
     message = body["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("new", "less")
     assert [call["id"] for call in message["tool_calls"]] == ["b", "c"]
+    assert message["tool_calls"][1] == CUSTOM
     assert body["choices"][0]["finish_reason"] == "tool_calls"
     assert (body["usage"]["total_tokens"], body["vendor"], message["annotations"]) == (3, {"x": 1.5}, [])
 
@@ -47,7 +49,7 @@ def test_changed_answer_holds_what_the_message_holds() -> None:
 def test_what_was_taken_out_of_the_message_is_gone() -> None:
     message = changed(Text("new"))["choices"][0]["message"]
     assert "reasoning_content" not in message
-    assert message["tool_calls"] == [CUSTOM]
+    assert "tool_calls" not in message
     refused = changed(Refusal("no"), finish=None)["choices"][0]
     assert (refused["message"]["content"], refused["message"]["refusal"]) == (None, "no")
     assert refused["finish_reason"] == "stop"

@@ -12,12 +12,11 @@ from gateway.chat.blocks import Reasoning, Refusal, Text, ToolCall
 from gateway.chat.chunk import Chunk, decode_chunk
 from gateway.chat.normalise import (
     NotAnAnswer,
-    StreamNormaliser,
     finish_reason,
     normalise_answer,
     read_answer,
-    usage_of,
 )
+from gateway.chat.normalise_stream import StreamNormaliser
 from gateway.chat.usage import Usage
 from tests.backends.openai_schemas import check_answer, check_chunk
 from tests.chat.recordings import needs_recordings, upstream_answers, upstream_streams
@@ -174,7 +173,7 @@ def test_stream_with_preamble_nulls_and_usage_tail_B069() -> None:
     assert text_of(choices) == "Hi"
     assert choices[0]["delta"] == {"role": "assistant", "content": ""}
     assert reasons(choices) == ["stop"]
-    assert [usage_of(each) for each in chunks if usage_of(each)] == [Usage(3, 1)]
+    assert [each.fields.usage.usage() for each in chunks if each.fields.usage] == [Usage(3, 1)]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +194,7 @@ def test_legal_ends_are_one_text_one_role_one_finish_and_one_usage_B071(frames: 
     assert text_of(choices) == "42"
     assert reasons(choices) == ["stop"]
     assert [choice["delta"]["role"] for choice in choices if "role" in choice["delta"]] == ["assistant"]
-    assert [usage_of(each) for each in chunks if usage_of(each)] == [Usage(5, 1)]
+    assert [each.fields.usage.usage() for each in chunks if each.fields.usage] == [Usage(5, 1)]
 
 
 @pytest.mark.parametrize("finish", ["stop", "function_call", "tool_use", "tool_calls"])

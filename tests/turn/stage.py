@@ -8,18 +8,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.backends.attempts import Tier
+from gateway.backends.choice import Member
 from gateway.backends.pool import Pool
+from gateway.backends.watched import WatchedBackend
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.clock import Clock, SystemClock
-from gateway.config.models import GatewayConfig, RouteConfig
+from gateway.config.models import BackendConfig, GatewayConfig, RouteConfig
+from gateway.config.names import ModelNames
 from gateway.config.versions import Version, Versioned
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.security.keys import KeyRing
 from gateway.security.principal import Principal
+from gateway.store.answers import MemoryAnswers
 from gateway.tools.courier import Courier
 from gateway.tools.registry import Registry
+from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
 from gateway.turn.hooks import Hook, Hooks
 from gateway.turn.loop import TurnLoop, TurnResult
@@ -115,7 +121,8 @@ class Stage:
     def service(self, *subscribers: Any) -> Turns:
         """The frame around turns, over this stage."""
         versions = Versioned(self.snapshot, _never, _nothing, self.clock)
-        return Turns(versions, self.loop, self.clock, subscribers, (), lambda error: (400, None))
+        answers = AnswerCache(self.loop, MemoryAnswers(self.clock))
+        return Turns(versions, self.loop, self.clock, subscribers, (), lambda error: (400, None), answers)
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,13 @@ async def _never(generation: int, current: Snapshot) -> Snapshot:
 
 async def _nothing(snapshot: Snapshot) -> None:
     return
+
+
+def scripted_pool(backends: Sequence[ScriptedBackend], *, retries: int, clock: Clock) -> Pool:
+    """Model `m` over these backends, in order."""
+    config = BackendConfig(provider="demo")
+    members = tuple(Member(WatchedBackend([backend], config)) for backend in backends)
+    return Pool("m", [Tier("m", members, "ordered", retries)], clock)
 
 
 @asynccontextmanager
@@ -174,9 +188,10 @@ async def stage(
         routes={"r": RouteConfig.model_validate(settings)},
         router=FixedRouter(Decision("r", "m", "rule", str(version))),
         tools=registry,
-        pools={"m": Pool("m", [backend, *backends], retries=retries, clock=clock)},
+        pools={"m": scripted_pool([backend, *backends], retries=retries, clock=clock)},
         hooks=Hooks(hooks or {}),
         created=1,
+        names=ModelNames(config.models, {}),
     )
     courier = Courier(clock)
     kept = journal or MemoryJournal()

@@ -32,7 +32,6 @@ _ACCEPTS: Final[dict[SlotKind, tuple[tuple[Kind, int], ...]]] = {
     "email": (("email", 3),),
     "path": (("path", 3), ("quoted", 1)),
     "date": (("date", 2),),
-    "timezone": (("timezone", 2),),
     "place": (("place", 2), ("quoted", 1)),
     "currency": (("currency", 2),),
     "language": (("language", 2),),
@@ -142,11 +141,22 @@ def _from_values(
         inner = slots_of({"properties": {slot.name: items if isinstance(items, dict) else {}}, "required": [slot.name]})
         found = _from_values(inner[0], values, text, others) if inner and inner[0].kind != "array" else []
         return [([value for value, _ in found], max(fit for _, fit in found))] if found else []
+    if slot.kind == "timezone":
+        return _zones(values)
     for kind, fit in _ACCEPTS.get(slot.kind, ()):
         found = [(value.value, fit) for value in values if value.kind == kind]
         if found:
             return found
     return []
+
+
+def _zones(values: tuple[Value, ...]) -> list[tuple[Any, int]]:
+    """Zones, and places nobody knows the zone of: better the tool says so than that another zone is told."""
+    zones = [value for value in values if value.kind == "timezone"]
+    known = {value.start for value in zones}
+    places = [value for value in values if value.kind == "place" and value.start not in known]
+    found = sorted((*zones, *places), key=lambda value: value.start)
+    return [(value.value, 2 if value.kind == "timezone" else 0) for value in found]
 
 
 def _enumerated(slot: Slot, text: str) -> list[tuple[Any, int]]:

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.backends.demo.numerals import ENGLISH, HAN, numeral
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -26,6 +28,7 @@ _PATTERN: Final = re.compile(
     (?P<num>(?<![\w.])(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?=x\s*\d)
           | (?<=\dx)\d+(?:\.\d+)?(?![A-Za-z0-9_])
           | (?<![A-Za-z0-9_.])(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?![A-Za-z0-9_]) )
+  | (?P<word>NUMERAL)
   | (?P<wan>[万亿])
   | (?P<pct>%|percent\b|per\ cent\b)
   | (?P<pctof>百分之)
@@ -62,15 +65,22 @@ _PATTERN: Final = re.compile(
   | (?P<close>\))
   | (?P<space>[\s$€£¥]+)
   | (?P<other>.)
-    """,
+    """.replace("NUMERAL", f"{ENGLISH}|{HAN}"),
     re.VERBOSE | re.IGNORECASE,
 )
 
 
 def tokenise(text: str) -> list[Token]:
-    """The tokens in order; white space and currency signs are left out, any other character is a token `other`."""
-    return [
-        Token(str(match.lastgroup), match.group(), match.start(), match.end())
-        for match in _PATTERN.finditer(text)
-        if match.lastgroup != "space"
-    ]
+    """The tokens in order; white space and currency signs are left out, any other character is a token `other`.
+
+    Numbers in words are tokens `num` like others, with their digits as text.
+    """
+    return [_token(match) for match in _PATTERN.finditer(text) if match.lastgroup != "space"]
+
+
+def _token(match: re.Match[str]) -> Token:
+    kind, text = str(match.lastgroup), match.group()
+    if kind == "word":
+        digits = numeral(text)
+        kind, text = ("other", text) if digits is None else ("num", digits)
+    return Token(kind, text, match.start(), match.end())

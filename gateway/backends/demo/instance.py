@@ -1,7 +1,8 @@
 """Makes a value that a JSON Schema accepts.
 
 Pure. Serves forced tool calls and structured answers: takes known values where they fit, else an example, a default, the
-first of an enumeration, or the smallest value of the type. Does not solve `pattern`, `not` or conditions.
+first of an enumeration, or the smallest value of the type. Does not solve `not`, conditions or a `oneOf` whose
+alternatives overlap: `accepts` says whether it did well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import jsonschema_rs
+
+from gateway.backends.demo.patterns import text_for
 from gateway.backends.demo.slots import narrow
 
 Known = Callable[[str, Mapping[str, Any]], Any]
@@ -27,34 +31,104 @@ _FORMATS: Final = {
     "hostname": "example.com",
     "duration": "P1D",
 }
-# Deeper than any answer is read; a schema that contains itself stops here.
-_DEPTH: Final = 6
+# Beyond the first only what is required is made; a schema that contains itself ends at the second, and one that does so
+# in many places at the third: the number of values made.
+_SHALLOW: Final = 3
+_DEEPEST: Final = 24
+_MOST_VALUES: Final = 2000
 
 
 def make_instance(
     schema: Mapping[str, Any], known: Known, *, name: str = "", root: Mapping[str, Any] | None = None
 ) -> Any:
     """A value for `schema`. `known(name, schema)` may supply a property's value, or `NOTHING`."""
-    return _make(schema, known, name, schema if root is None else root, 0)
+    return _Making(known, schema if root is None else root).make(schema, name, 0)
 
 
-def _make(schema: Any, known: Known, name: str, root: Mapping[str, Any], depth: int) -> Any:
-    narrowed = narrow(schema, root)
-    kind = narrowed.get("type")
-    given = _given(narrowed, known, name)
-    if given is not NOTHING:
-        return given
-    if kind == "object" or "properties" in narrowed:
-        return _object(narrowed, known, root, depth)
-    if kind == "array":
-        return _array(narrowed, known, name, root, depth)
-    if kind in ("integer", "number"):
-        return _number(narrowed, whole=kind == "integer")
-    if kind is None and depth == 0 and not name:
-        return {}
-    if kind == "boolean":
+def accepts(schema: Mapping[str, Any], value: Any) -> bool:
+    """Whether the schema takes the value.
+
+    Raises:
+        ValueError: it is no schema that can be read.
+    """
+    try:
+        validator = jsonschema_rs.validator_for(
+            dict(schema), pattern_options=jsonschema_rs.RegexOptions(), offline=True, validate_formats=True
+        )
+    except jsonschema_rs.ReferencingError as error:
+        raise ValueError(str(error)) from error
+    return bool(validator.is_valid(value))
+
+
+class _Making:
+    """One value on its way. `left` is how many more may be made."""
+
+    def __init__(self, known: Known, root: Mapping[str, Any]) -> None:
+        self._known = known
+        self._root = root
+        self._left = _MOST_VALUES
+
+    def make(self, schema: Any, name: str, depth: int) -> Any:
+        self._left -= 1
+        if self._left < 0 or depth > _DEEPEST or (depth > _SHALLOW and _takes_null(schema)):
+            return None
+        narrowed = narrow(schema, self._root)
+        kind = narrowed.get("type")
+        given = _given(narrowed, self._known, name)
+        if given is not NOTHING:
+            return given
+        if kind == "object" or "properties" in narrowed:
+            return self._object(narrowed, depth)
+        if kind == "array":
+            return self._array(narrowed, name, depth)
+        if kind in ("integer", "number"):
+            return _number(narrowed, whole=kind == "integer")
+        if kind is None and depth == 0 and not name:
+            return {}
+        if kind == "boolean":
+            return False
+        return None if kind == "null" else _string(narrowed)
+
+    def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        properties = schema.get("properties")
+        properties = properties if isinstance(properties, dict) else {}
+        required = [str(key) for key in schema.get("required") or ()]
+        names = [key for key in properties if key in required or depth < _SHALLOW]
+        names += [key for key in required if key not in properties]
+        rest = schema.get("additionalProperties")
+        rest = rest if isinstance(rest, dict) else {"type": "string"}
+        missing = min(int(schema.get("minProperties") or 0), _MOST_VALUES) - len(names)
+        names += [f"key_{number}" for number in range(1, missing + 1)]
+        return {key: self.make(properties.get(key, rest), key, depth + 1) for key in names}
+
+    def _array(self, schema: Mapping[str, Any], name: str, depth: int) -> list[Any]:
+        items = schema.get("prefixItems")
+        if isinstance(items, list):
+            return [self.make(item, name, depth + 1) for item in items]
+        # One item shows a reader what the list holds, unless the schema forbids it or goes on for ever.
+        count = max(int(schema.get("minItems") or 0), 1 if depth < _SHALLOW else 0)
+        count = min(count, int(schema.get("maxItems", count)), _MOST_VALUES)
+        inner = schema.get("items", {"type": "string"})
+        if schema.get("uniqueItems") and count > 1:
+            options = narrow(inner, self._root).get("enum")
+            if isinstance(options, list):
+                return options[:count]
+        made = [self.make(inner, name, depth + 1) for _ in range(count)]
+        if schema.get("uniqueItems") and len(made) > 1:
+            made = [
+                item + index if isinstance(item, int) else f"{item}{index or ''}" for index, item in enumerate(made)
+            ]
+        return made
+
+
+def _takes_null(schema: Any) -> bool:
+    if not isinstance(schema, dict):
         return False
-    return None if kind == "null" else _string(narrowed)
+    kinds = schema.get("type")
+    if isinstance(kinds, list) and "null" in kinds:
+        return True
+    options = [option for union in ("anyOf", "oneOf") for option in schema.get(union) or ()]
+    return any(isinstance(option, dict) and option.get("type") == "null" for option in options)
 
 
 def _given(schema: Mapping[str, Any], known: Known, name: str) -> Any:
@@ -72,30 +146,6 @@ def _given(schema: Mapping[str, Any], known: Known, name: str) -> Any:
         if source in schema and fits(schema[source], schema):
             return schema[source]
     return NOTHING
-
-
-def _object(schema: Mapping[str, Any], known: Known, root: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    properties = schema.get("properties")
-    properties = properties if isinstance(properties, dict) else {}
-    required = [str(key) for key in schema.get("required") or ()]
-    names = [key for key in properties if key in required or depth < _DEPTH // 2]
-    names += [key for key in required if key not in properties]
-    if depth >= _DEPTH:
-        return {}
-    return {key: _make(properties.get(key, {"type": "string"}), known, key, root, depth + 1) for key in names}
-
-
-def _array(schema: Mapping[str, Any], known: Known, name: str, root: Mapping[str, Any], depth: int) -> list[Any]:
-    items = schema.get("prefixItems")
-    if isinstance(items, list):
-        return [_make(item, known, name, root, depth + 1) for item in items]
-    # One item shows a reader what the list holds, unless the schema forbids it or goes on for ever.
-    count = max(int(schema.get("minItems") or 0), 1 if depth < _DEPTH // 2 else 0)
-    count = min(count, int(schema.get("maxItems", count)))
-    made = [_make(schema.get("items", {"type": "string"}), known, name, root, depth + 1) for _ in range(count)]
-    if schema.get("uniqueItems") and len(made) > 1:
-        made = [item + index if isinstance(item, int) else f"{item}{index or ''}" for index, item in enumerate(made)]
-    return made
 
 
 def _number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
@@ -119,6 +169,8 @@ def _number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
 
 
 def _string(schema: Mapping[str, Any]) -> str:
+    if isinstance(schema.get("pattern"), str):
+        return text_for(schema["pattern"])
     text = _FORMATS.get(str(schema.get("format")), "")
     least = int(schema.get("minLength") or 0)
     if len(text) < least:
@@ -151,5 +203,14 @@ def fits(value: Any, schema: Mapping[str, Any]) -> bool:
             isinstance(value, str)
             and int(schema.get("minLength") or 0) <= len(value)
             and (schema.get("maxLength") is None or len(value) <= int(schema["maxLength"]))
+            and _matches(value, schema)
         )
     return kind is None or (kind == "null" and value is None) or (kind == "array" and isinstance(value, list))
+
+
+def _matches(value: str, schema: Mapping[str, Any]) -> bool:
+    form = {key: schema[key] for key in ("pattern", "format") if isinstance(schema.get(key), str)}
+    try:
+        return not form or accepts(form, value)
+    except ValueError:
+        return False

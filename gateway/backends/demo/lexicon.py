@@ -91,6 +91,11 @@ GENERIC: Final[frozenset[str]] = frozenset(
 # A tool named so changes something: it is only called when the question asks for exactly that.
 ACTIONS: Final[frozenset[str]] = frozenset({"cancel", "delete", "refund", "update", "create", "book"})
 
+# Who speaks of these asks for something a tool of their own would do.
+TOPICS: Final[frozenset[str]] = frozenset(
+    "weather time calculate translate news stock flight hotel restaurant music remind meeting".split()
+)
+
 # Nothing about a tool follows from these.
 STOP_WORDS: Final[frozenset[str]] = frozenset(
     "a an the is are was were be been am do does did i me my mine you your we our it its he she they them this that "

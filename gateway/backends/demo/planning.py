@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gateway.backends.demo.arguments import Scope, fill
 from gateway.backends.demo.chaining import follow_up, read_result
-from gateway.backends.demo.instance import NOTHING, fits, make_instance
+from gateway.backends.demo.instance import NOTHING, accepts, fits, make_instance
 from gateway.backends.demo.query import query_text
 from gateway.backends.demo.request import DemoRequest, OfferedTool
 from gateway.backends.demo.understanding import Wanted, best_guess, call_key, understand
 from gateway.backends.demo.values import find_values
-from gateway.backends.demo.wording import answer_from, ask_for, demo_note, plain_reply
+from gateway.backends.demo.wording import answer_from, ask_for, demo_note, leave_out, plain_reply
 from gateway.backends.demo.words import concepts, normalise
+from gateway.errors import InvalidRequest
+
+_FORMAT: Final = "response_format.json_schema.schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,11 @@ class Plan:
 
 
 def make_plan(request: DemoRequest, model: str) -> Plan:
-    """What to do now. Never asks for a call that this turn has already answered."""
+    """What to do now. Never asks for a call that this turn has already answered.
+
+    Raises:
+        InvalidRequest: the answer's schema is wrong, or one that nothing is found for.
+    """
     seen = {call_key(call.name, call.arguments) for call in request.done}
     tools = () if request.mode == "none" else request.tools
     understood = understand(request.question, tools, request.earlier)
@@ -46,6 +53,8 @@ def make_plan(request: DemoRequest, model: str) -> Plan:
         return Plan(text=_structured(request))
     if request.done:
         text = answer_from(request.question, request.done)
+        if understood.left and tools:
+            text = f"{text}\n{leave_out(request.question, understood.left)}"
     elif understood.missing is not None:
         text = ask_for(request.question, *understood.missing)
     else:
@@ -101,4 +110,15 @@ def _structured(request: DemoRequest) -> str:
         boolean = wanted.get("type") == "boolean" and not concepts(name) & concepts(text)
         return filling.calls[0][name] if filling.calls and not boolean else NOTHING
 
-    return json.dumps(make_instance(schema, known), ensure_ascii=False)
+    made = make_instance(schema, known)
+    try:
+        valid = accepts(schema, made)
+    except ValueError as error:
+        raise InvalidRequest(f"`response_format` holds no schema that can be read: {error}", param=_FORMAT) from error
+    if not valid:
+        # What the question supplied fits each place by itself; the whole may still forbid it.
+        made = make_instance(schema, lambda *_: NOTHING)
+        valid = accepts(schema, made)
+    if not valid:
+        raise InvalidRequest("The demo backend finds no answer that this schema accepts.", param=_FORMAT)
+    return json.dumps(made, ensure_ascii=False)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.backends.backend import ModelCall
+from gateway.backends.demo.misbehaving import Misbehaviour, read_misbehaviour
 from gateway.backends.demo.slots import Slot, slots_of
 from gateway.backends.demo.words import concepts
 from gateway.chat.blocks import Message, Text, ToolResult
@@ -76,6 +77,7 @@ class DemoRequest:
         stop: sequences that end the text, not part of it.
         max_tokens: length of the text, or None.
         choices: how many answers (`n`).
+        misbehaviour: how it has to fail, or None.
     """
 
     question: str
@@ -90,6 +92,7 @@ class DemoRequest:
     stop: tuple[str, ...]
     max_tokens: int | None
     choices: int
+    misbehaviour: Misbehaviour | None
 
 
 def read_request(call: ModelCall) -> DemoRequest:
@@ -120,6 +123,7 @@ def read_request(call: ModelCall) -> DemoRequest:
         stop=_stop(fields.get("stop")),
         max_tokens=_limit(fields),
         choices=_whole(fields.get("n"), "n", _MAX_CHOICES) or 1,
+        misbehaviour=read_misbehaviour(fields.get("metadata")),
     )
 
 

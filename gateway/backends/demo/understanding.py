@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.backends.demo.arguments import Filling, Scope, fill
-from gateway.backends.demo.lexicon import ACTIONS, GENERIC, IMPLIED
+from gateway.backends.demo.days import DAY_WORDS
+from gateway.backends.demo.lexicon import ACTIONS, GENERIC, IMPLIED, TOPICS
 from gateway.backends.demo.request import OfferedTool
 from gateway.backends.demo.slots import Slot
 from gateway.backends.demo.value import Value
@@ -55,10 +56,12 @@ class Understanding:
     Attributes:
         calls: what to call, in the question's order, without repetitions.
         missing: when nothing can be called: the tool that was meant and what it lacks.
+        left: parts of the question that ask for something no tool does.
     """
 
     calls: tuple[Wanted, ...]
     missing: tuple[OfferedTool, tuple[Slot, ...]] | None = None
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ def best_guess(question: str, tools: Sequence[OfferedTool]) -> tuple[OfferedTool
 def _by_parts(text: str, values: tuple[Value, ...], tools: Sequence[OfferedTool]) -> Understanding:
     groups: list[tuple[int, int, OfferedTool | None]] = []
     lacking: list[_Match] = []
+    left: list[str] = []
     for start, end in itertools.islice(_parts(text, values), _MOST_PARTS):
         inside = _within(values, start, end)
         part = text[start:end]
@@ -103,10 +107,12 @@ def _by_parts(text: str, values: tuple[Value, ...], tools: Sequence[OfferedTool]
         best = next((match for match in matches if match.filling.calls), None)
         if best is None:
             lacking += matches
+            if not matches and _asks_for_more(part, inside, tools):
+                left.append(part.strip())
         tool = best.tool if best else None
         if groups and (tool is None or groups[-1][2] is None):
-            left, _, before = groups.pop()
-            groups.append((left, end, tool or before))
+            begin, _, before = groups.pop()
+            groups.append((begin, end, tool or before))
         else:
             groups.append((start, end, tool))
     calls: list[Wanted] = []
@@ -117,12 +123,20 @@ def _by_parts(text: str, values: tuple[Value, ...], tools: Sequence[OfferedTool]
             calls += (Wanted(tool.name, arguments) for arguments in filling.calls)
     unique = tuple({call.key: call for call in calls}.values())
     if unique or not lacking:
-        return Understanding(unique)
+        return Understanding(unique, left=tuple(left))
     meant = max(lacking, key=lambda match: (match.by_name, match.score))
     producer = _producer(meant, Scope(text, values), tools)
     if producer:
         return Understanding(producer)
     return Understanding((), (meant.tool, meant.filling.missing) if meant.by_name >= 3 else None)
+
+
+def _asks_for_more(part: str, values: tuple[Value, ...], tools: Sequence[OfferedTool]) -> bool:
+    """Whether a part that no tool took asks for something: a value, or a topic, that only another tool could use."""
+    if any(value.kind in ("expression", "url", "email") for value in values):
+        return True
+    topics = concepts(part) & TOPICS
+    return bool(topics) and not any(topics & (tool.title | tool.purpose) for tool in tools)
 
 
 def _producer(meant: _Match, scope: Scope, tools: Sequence[OfferedTool]) -> tuple[Wanted, ...]:
@@ -201,7 +215,7 @@ def _words_for(tool: OfferedTool, about: frozenset[str]) -> tuple[float, float]:
 
 def _covers(tool: OfferedTool, about: frozenset[str]) -> bool:
     """Whether everything a part speaks of is what the tool is for: "what's the date?" needs no more than that word."""
-    telling = {concept for concept in about if not _is_bigram(concept)}
+    telling = {concept for concept in about if not _is_bigram(concept)} - DAY_WORDS
     return bool(telling - GENERIC) and telling <= tool.title | tool.purpose
 
 

@@ -1,6 +1,7 @@
 """Puts results and replies into sentences, in the language of the question.
 
-Pure. Every number and text of a result is given as the result has it; nothing is computed or rounded here.
+Pure. Every number and text of a result is given as the result has it; nothing is rounded here, and nothing computed but
+the day before or after the one a clock tells.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gateway.backends.demo.chaining import failure_of
+from gateway.backends.demo.days import other_day
 from gateway.backends.demo.labels import LABELS_ZH, VALUES_ZH
 from gateway.backends.demo.request import Done, OfferedTool
 from gateway.backends.demo.slots import Slot
@@ -73,6 +75,13 @@ def ask_for(question: str, tool: OfferedTool, missing: Sequence[Slot]) -> str:
     return f"Please tell me the {' and the '.join(named)}, then I can use {tool.name}."
 
 
+def leave_out(question: str, parts: Sequence[str]) -> str:
+    """Says which parts of a question are not answered."""
+    chinese = language_of(question) == "zh"
+    named = ("、" if chinese else ", ").join(f"“{part[:_TEXT_LIMIT]}”" for part in parts)
+    return f"我没有合适的工具可以回答{named}。" if chinese else f"I have no tool that answers {named}."
+
+
 def answer_from(question: str, done: Sequence[Done]) -> str:
     """The results of a turn, a line each; what the question asks for comes first in each line."""
     language = language_of(question)
@@ -97,6 +106,8 @@ def _line(question: str, call: Done, language: Language) -> str:
         nothing = "没有结果" if language == "zh" else "no result"
         return _joined(subject or call.name, nothing, language)
     if isinstance(value, dict):
+        if (day := other_day(question, value, language)) is not None:
+            return day
         return _joined(_shorter(subject, value), _pairs(value, concepts(question), language), language)
     return _joined(subject, _text(value, language), language)
 

@@ -55,9 +55,8 @@ def changed_answer(
         wire.pop("reasoning_details", None)
     wire["refusal"] = refusal
     wire["content"] = message.text or (None if message.tool_calls or refusal else "")
-    # Calls of custom tools are the client's, and no part of the message.
-    others = [call for call in wire.pop("tool_calls", None) or () if "custom" in call]
-    if calls := [*map(encode_call, message.tool_calls), *others]:
+    wire.pop("tool_calls", None)
+    if calls := [*map(encode_call, message.tool_calls)]:
         wire["tool_calls"] = calls
     choice["finish_reason"] = finish_reason or "stop"
     return _encode(top)

@@ -24,6 +24,7 @@ from gateway.chat.blocks import (
     ToolResult,
     Unknown,
 )
+from gateway.chat.codecs.functions import with_call_ids, with_tools
 from gateway.chat.request import ChatRequest, ClientTool, ToolChoice
 from gateway.errors import InvalidRequest
 
@@ -37,11 +38,8 @@ _OPTIONS = frozenset(
     "tool_choice tools top_logprobs top_p user verbosity web_search_options n".split()
 )
 
-# A call of a custom tool, as an `Unknown` block.
-_CUSTOM = "custom"
-
 # Taken out of `fields`, because the gateway decides about them.
-_READ = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "n"})
+_READ = frozenset({"model", "messages", "stream", "tools", "tool_choice", "parallel_tool_calls", "n"})
 
 
 class _Function(msgspec.Struct):
@@ -49,11 +47,16 @@ class _Function(msgspec.Struct):
     arguments: str | dict[str, Any] | None = None
 
 
+class _Custom(msgspec.Struct):
+    name: str
+    input: str = ""
+
+
 class _Call(msgspec.Struct):
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
-    custom: dict[str, Any] | None = None
+    custom: _Custom | None = None
 
 
 class _Message(msgspec.Struct):
@@ -78,6 +81,7 @@ class _Named(msgspec.Struct):
 class _Tool(msgspec.Struct):
     type: str | None = None
     function: _Named | None = None
+    custom: _Named | None = None
 
 
 _decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -110,10 +114,16 @@ def _request(top: dict[str, msgspec.Raw]) -> ChatRequest:
     for name in nulls:
         del top[name]
 
+    older = with_tools(top)
     model = _field(top, "model", str)
     if not model:
         raise InvalidRequest("`model` is missing: name a model, or `auto` to let the router choose.", param="model")
     stream_options = _field(top, "stream_options", _StreamOptions)
+    if stream_options is not None:
+        # Whether usage is sent is the gateway's; every other option is the model's.
+        options = {name: raw for name, raw in _decode_top(top.pop("stream_options")).items() if name != "include_usage"}
+        if options:
+            top["stream_options"] = msgspec.Raw(_encode(options))
     n = _field(top, "n", int)
     if n is not None and n < 1:
         raise InvalidRequest(f"`n` must be at least 1, not {n}.", param="n")
@@ -128,30 +138,31 @@ def _request(top: dict[str, msgspec.Raw]) -> ChatRequest:
         n=n or 1,
         user=_field(top, "safety_identifier", str) or _field(top, "user", str),
         fields={name: raw for name, raw in top.items() if name not in _READ},
+        functions=older,
     )
 
 
-def decode_message(raw: bytes, where: str = "messages[0]") -> Message:
-    """Read one message; `where` names it in errors.
+def decode_message(raw: bytes, position: int = 0) -> Message:
+    """Read one message; `position` is its place among the others. The older form of calls is read as the newer one.
 
     Raises:
         InvalidRequest: the shape is not one OpenAI's API allows.
     """
-    try:
-        wire = _decode_message(raw)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"`{where}`: {_plain(error)}", param=_param(where, error)) from error
+    where = f"messages[{position}]"
+    wire = _read_message(raw, where)
+    if wire.role == "function" or (wire.function_call is not None and not wire.tool_calls):
+        raw = with_call_ids(raw, position)
+        wire = _read_message(raw, where)
     if wire.role not in _ROLES:
         expected = "system, developer, user, assistant or tool"
         raise InvalidRequest(f"`{where}.role` is {wire.role!r}; expected {expected}.", param=f"{where}.role")
     blocks: list[Block] = []
     if wire.reasoning_content:
         blocks.append(Reasoning(wire.reasoning_content))
-    if wire.role in ("tool", "function"):
-        call_id = wire.tool_call_id if wire.role == "tool" else wire.name
-        if not call_id:
+    if wire.role == "tool":
+        if not wire.tool_call_id:
             raise InvalidRequest(f"`{where}.tool_call_id` is missing.", param=f"{where}.tool_call_id")
-        blocks.append(ToolResult(call_id, _joined(_content(wire.content, where))))
+        blocks.append(ToolResult(wire.tool_call_id, _joined(_content(wire.content, where))))
     else:
         if wire.role != "assistant" and (wire.content is msgspec.UNSET or wire.content is None):
             raise InvalidRequest(f"`{where}.content` is missing.", param=f"{where}.content")
@@ -161,17 +172,23 @@ def decode_message(raw: bytes, where: str = "messages[0]") -> Message:
     rewrite = False
     for index, call in enumerate(wire.tool_calls or ()):
         spot = f"{where}.tool_calls[{index}]"
-        if call.id and call.custom is not None:  # a custom tool's call: it travels, and is nobody's business here
-            blocks.append(Unknown(_CUSTOM, {"id": call.id, "type": _CUSTOM, "custom": call.custom}))
+        if call.id and call.custom is not None:
+            blocks.append(ToolCall(call.id, call.custom.name, call.custom.input, custom=True))
             continue
         if not call.id or call.function is None or not call.function.name:
             raise InvalidRequest(f"`{spot}` needs `id` and `function.name`.", param=spot)
         arguments, changed = _arguments_text(call.function.arguments)
         rewrite = rewrite or changed
         blocks.append(ToolCall(call.id, call.function.name, arguments))
-    role = cast(Role, "tool" if wire.role == "function" else wire.role)
-    message = Message(role, tuple(blocks), wire.name, bytes(raw))
+    message = Message(cast(Role, wire.role), tuple(blocks), wire.name, bytes(raw))
     return _with_arguments(message) if rewrite else message
+
+
+def _read_message(raw: bytes, where: str) -> _Message:
+    try:
+        return _decode_message(raw)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"`{where}`: {_plain(error)}", param=_param(where, error)) from error
 
 
 def encode_message(message: Message) -> bytes:
@@ -188,22 +205,16 @@ def encode_message(message: Message) -> bytes:
     out["content"] = _encode_content(message)
     if message.name is not None:
         out["name"] = message.name
-    if calls := [_encode_any_call(block) for block in message.blocks if _is_call(block)]:
+    if calls := [encode_call(call) for call in message.tool_calls]:
         out["tool_calls"] = calls
     return _encode(out)
 
 
 def encode_call(call: ToolCall) -> dict[str, Any]:
-    """A tool call as it stands in a message: exactly `id`, `type`, `function`."""
+    """A tool call as it stands in a message: exactly `id`, `type`, and `function` or `custom`."""
+    if call.custom:
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def _is_call(block: Block) -> bool:
-    return isinstance(block, ToolCall) or (isinstance(block, Unknown) and block.kind == _CUSTOM)
-
-
-def _encode_any_call(block: Block) -> Any:
-    return encode_call(block) if isinstance(block, ToolCall) else block.value if isinstance(block, Unknown) else None
 
 
 def with_system_text(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
@@ -229,7 +240,7 @@ def _messages(top: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:
         raise InvalidRequest("`messages` must be a list of messages.", param="messages") from error
     if not items:
         raise InvalidRequest("`messages` is empty: at least one message is needed.", param="messages")
-    messages = tuple(decode_message(bytes(item), f"messages[{index}]") for index, item in enumerate(items))
+    messages = tuple(decode_message(bytes(item), index) for index, item in enumerate(items))
     _check_pairs(messages)
     return messages
 
@@ -243,7 +254,7 @@ def _check_pairs(messages: tuple[Message, ...]) -> None:
             result = next(block for block in message.blocks if isinstance(block, ToolResult))
             if result.call_id in waiting:
                 waiting.discard(result.call_id)
-            elif message.wire is None or _decode_message(message.wire).role != "function":
+            else:
                 raise InvalidRequest(
                     f"`messages[{index}]` is the result of call {result.call_id!r}, which no assistant message "
                     "right before it asked for.",
@@ -254,7 +265,6 @@ def _check_pairs(messages: tuple[Message, ...]) -> None:
             break
         if message.role == "assistant":
             waiting = {call.id for call in message.tool_calls}
-            waiting |= {block.value["id"] for block in message.blocks if isinstance(block, Unknown) and _is_call(block)}
             asked_at = index
     if waiting:
         missing = ", ".join(sorted(waiting))
@@ -280,7 +290,8 @@ def _client_tools(top: Mapping[str, msgspec.Raw]) -> tuple[ClientTool, ...]:
         except msgspec.DecodeError as error:
             where = f"tools[{index}]"
             raise InvalidRequest(f"`{where}`: {_plain(error)}", param=_param(where, error)) from error
-        name = (tool.function.name if tool.function else None) or ""
+        named = tool.function or tool.custom
+        name = (named.name if named else None) or ""
         if tool.type in (None, "function") and not name:
             raise InvalidRequest(f"`tools[{index}].function.name` is missing.", param=f"tools[{index}].function.name")
         if name and name in names:
@@ -355,10 +366,10 @@ def _part(part: dict[str, Any], where: str) -> Block:
 
 def _encode_content(message: Message) -> Any:
     kinds = (Text, Image, Audio, Refusal, Unknown)
-    blocks = [block for block in message.blocks if isinstance(block, kinds) and not _is_call(block)]
+    blocks = [block for block in message.blocks if isinstance(block, kinds)]
     if not blocks:
         # Strict servers want null beside calls, and text everywhere else.
-        return None if any(map(_is_call, message.blocks)) else ""
+        return None if message.tool_calls else ""
     if len(blocks) == 1 and isinstance(blocks[0], Text):
         return blocks[0].text
     parts: list[Any] = []

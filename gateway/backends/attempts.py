@@ -1,0 +1,385 @@
+"""One call's way through its backends: who is asked next, after which wait, and when it is enough.
+
+Knows tiers (a model, then what stands in for it), retries, places and the deadline. Does not know what an answer looks
+like: it is told how each attempt ended.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from gateway.backends.backend import Backend, ModelCall
+from gateway.backends.choice import Member, Needs, cannot, in_order, missing, needs_of
+from gateway.backends.places import wait_for_place
+from gateway.backends.retry import Verdict, backoff_s, verdict
+from gateway.backends.watched import Key, WatchedBackend
+from gateway.chat.usage import Usage
+from gateway.clock import Clock
+from gateway.config.models import Balance
+from gateway.errors import (
+    ContextTooLong,
+    GatewayError,
+    InvalidRequest,
+    QueueFull,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from gateway.observe.events import Recorder
+
+# A retry that is due within this time goes to the same backend; before a longer wait the others are asked.
+_SOON_S: Final = 1.0
+# Nobody waits longer than this for a retry: the client's own retry, or a fallback, serves better.
+_LONGEST_WAIT_S: Final = 10.0
+_QUEUE_RETRY_S: Final = 1.0
+
+
+class Tier(NamedTuple):
+    """The backends of one model, which are asked before those of the next tier.
+
+    Attributes:
+        choosy: whether one of them lacks a capability, so that calls have to be looked at.
+    """
+
+    model: str
+    members: tuple[Member, ...]
+    balance: Balance
+    retries: int
+    choosy: bool = False
+
+
+class _Try:
+    """What is left for one backend."""
+
+    __slots__ = ("backend", "failures", "left", "moves", "not_before")
+
+    def __init__(self, backend: WatchedBackend, retries: int) -> None:
+        self.backend = backend
+        self.left = retries + 1
+        # Going on with another key is no retry: nobody is asked twice.
+        self.moves = backend.key_count - 1
+        self.failures = 0
+        self.not_before = 0.0
+
+
+class Attempt:
+    """One request to one backend, its place taken and its breaker entered. Ends by `leave`, told or untold how."""
+
+    __slots__ = ("_known", "_left", "_ticket", "backend", "call", "key", "model", "number", "own", "started")
+
+    def __init__(self, own: _Try, model: str, number: int, call: ModelCall, now: float) -> None:
+        self.own = own
+        self.backend = own.backend
+        self.key: Key = own.backend.key(now)
+        self.model = model
+        self.number = number
+        self.call = call
+        self.started = now
+        self._ticket = own.backend.breaker.enter()
+        self._left = False
+        self._known = False
+
+    @property
+    def adapter(self) -> Backend:
+        """What is asked."""
+        return self.key.adapter
+
+    def began(self, now: float) -> None:
+        """The first content of a stream has come."""
+        self.backend.first_token.measured(now - self.started, now)
+        self.backend.breaker.began(self._ticket)
+
+    def answered(self, now: float, *, streamed: bool) -> None:
+        """The answer is complete."""
+        self._known = True
+        self.backend.breaker.answered(self._ticket, now)
+        if not streamed:
+            self.backend.whole.measured(now - self.started, now)
+
+    def judged(self, found: Verdict, now: float, *, fault: bool) -> None:
+        """It failed: tell the breaker whose fault it was."""
+        self._known = True
+        breaker = self.backend.breaker
+        if fault:
+            breaker.failed(self._ticket, now)
+        elif found.kind in {"refused", "too_long"}:
+            breaker.answered(self._ticket, now)  # it understood the request well enough to refuse it
+        else:
+            breaker.left(self._ticket)
+
+    def leave(self) -> None:
+        """Give the place back. May be called twice."""
+        if self._left:
+            return
+        self._left = True
+        if not self._known:
+            self.backend.breaker.left(self._ticket)
+        self.backend.places.release()
+
+
+class Attempts:
+    """The attempts of one call.
+
+    Args:
+        tiers: the model's backends, then those of its fallbacks.
+        call: what is asked; `timeout_s` bounds everything, waits included.
+        prefer: the backend that is asked first, if it is in the first tier.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        call: ModelCall,
+        record: Recorder,
+        clock: Clock,
+        dice: random.Random,
+        *,
+        prefer: str | None,
+        streamed: bool,
+    ) -> None:
+        self._tiers = tiers
+        self._call = call
+        self._record = record
+        self._clock = clock
+        self._dice = dice
+        self._prefer = prefer
+        self._streamed = streamed
+        self.until = clock.monotonic() + call.timeout_s
+        self._tier = 0
+        self._tries: list[_Try] | None = None
+        self._asked: set[WatchedBackend] = set()
+        self._current: _Try | None = None
+        self._number = 0
+        self._last: GatewayError | None = None
+        self._needs: Needs | None = None
+        self._lacks: list[str] = []
+        self._too_small: list[WatchedBackend] = []
+        self._opens_in: float | None = None
+
+    def plain(self) -> Attempt | None:
+        """The first attempt, where there is nothing to choose or to wait for: the same as `next`, for less."""
+        tier = self._tiers[0]
+        if len(tier.members) > 1 or tier.choosy:
+            return None
+        backend = tier.members[0].backend
+        if not backend.breaker.closed or not backend.places.take():
+            return None
+        own = _Try(backend, tier.retries)
+        self._tries = [own]
+        self._asked.add(backend)
+        self._current = own
+        self._number = 1
+        return Attempt(own, tier.model, 1, self._call, self.until - self._call.timeout_s)
+
+    async def next(self) -> Attempt:
+        """The next attempt, when its time has come and its place is free.
+
+        Raises:
+            GatewayError: nothing is left to try: the last failure, or why nobody could be asked.
+        """
+        while self._tier < len(self._tiers):
+            tier = self._tiers[self._tier]
+            if self._tries is None:
+                self._tries = self._enter(tier)
+            attempt = await self._from(tier, self._tries)
+            if attempt is not None:
+                return attempt
+            self._tier += 1
+            self._tries = self._current = None
+        raise self._last or self._nobody()
+
+    def failed(self, attempt: Attempt, error: GatewayError, *, begun: bool = False, usage: Usage | None = None) -> None:
+        """Note a failure, and what is left after it.
+
+        Args:
+            attempt: which one; its place is given back.
+            error: how it failed.
+            begun: the client has seen a part of the answer, so that nobody else may give it anew.
+            usage: tokens the failed attempt has cost, where the upstream said so.
+
+        Raises:
+            GatewayError: the same, where asking again would be wrong.
+        """
+        now = self._clock.monotonic()
+        found = verdict(error)
+        # A time limit that was the client's or the turn's says nothing of the backend.
+        fault = found.fault and not (found.kind == "timeout" and now >= self.until - 0.01)
+        attempt.judged(found, now, fault=fault)
+        if found.key:
+            attempt.backend.rest(attempt.key, error, now, denied=found.kind == "denied")
+        self._record.emit(
+            "attempt.failed",
+            backend=attempt.backend.name,
+            model=attempt.model,
+            attempt=attempt.number,
+            outcome=found.kind,
+            error=error.message,
+            status=error.status if isinstance(error, UpstreamError) else None,
+            seconds=round(now - attempt.started, 4),
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+        )
+        attempt.leave()
+        if begun or not (found.again or found.elsewhere):
+            raise error
+        self._last = error
+        self._after(attempt.own, error, found, now)
+
+    def _after(self, own: _Try, error: GatewayError, found: Verdict, now: float) -> None:
+        own.failures += 1
+        if found.key and own.moves > 0 and not own.backend.rests_s(now):
+            own.moves -= 1
+            own.not_before = now
+            return
+        own.left = own.left - 1 if found.again else 0
+        own.not_before = now + backoff_s(error, own.failures, self._dice)
+        if isinstance(error, ContextTooLong):
+            self._too_small.append(own.backend)
+            for each in self._tries or ():
+                if self._is_too_small(each.backend):
+                    each.left = 0
+
+    def _enter(self, tier: Tier) -> list[_Try]:
+        """Who may be asked in this tier, in order."""
+        now = self._clock.monotonic()
+        members = in_order(tier.members, tier.balance, dice=self._dice, streamed=self._streamed, now=now)
+        if len(members) > 1:
+            tokens, prefer = self._call.tokens, self._prefer if self._tier == 0 else None
+            if tokens or prefer:
+                members.sort(
+                    key=lambda each: (
+                        _is_short(each, tokens),
+                        each.backend.rests_s(now) > 0,
+                        each.backend.name != prefer,
+                    )
+                )
+        tries = []
+        for member in members:
+            backend = member.backend
+            if backend in self._asked or (self._too_small and self._is_too_small(backend)):
+                continue
+            if tier.choosy and (lacking := missing(backend.config, self._needed())) is not None:
+                self._lacks.append(lacking)
+                self._record.emit("attempt.skipped", backend=backend.name, model=tier.model, reason=lacking)
+                continue
+            self._asked.add(backend)
+            tries.append(_Try(backend, tier.retries))
+        return tries
+
+    async def _from(self, tier: Tier, tries: list[_Try]) -> Attempt | None:
+        """The next attempt within a tier; None when the tier is spent."""
+        while True:
+            now = self._clock.monotonic()
+            if now >= self.until:
+                self._tier = len(self._tiers)
+                return None
+            able = [each for each in tries if each.left > 0 and each.backend.breaker.admits(now)]
+            if not able:
+                self._note_breakers(tier, tries, now)
+                return None
+            chosen = self._choose(able, now)
+            if chosen is None:
+                return None
+            if chosen.not_before > now:
+                self._current = chosen
+                await self._sleep(chosen, chosen.not_before - now)
+                continue
+            taken = chosen if chosen.backend.places.take() else await self._place(tier, able, now)
+            if taken is None:
+                return None
+            now = self._clock.monotonic()
+            if not taken.backend.breaker.admits(now) or now >= self.until:
+                taken.backend.places.release()
+                continue
+            self._current = taken
+            self._number += 1
+            return Attempt(taken, tier.model, self._number, self._within(now), now)
+
+    def _choose(self, able: Sequence[_Try], now: float) -> _Try | None:
+        """The one that was asked last if its retry is due soon, else the first that may be asked now, else the next."""
+        current = self._current
+        if current is not None and current in able and current.not_before - now <= _SOON_S:
+            chosen = current
+        else:
+            chosen = min(able, key=lambda each: max(each.not_before, now))
+        wait_s = chosen.not_before - now
+        return None if wait_s > _LONGEST_WAIT_S or chosen.not_before >= self.until else chosen
+
+    async def _place(self, tier: Tier, able: Sequence[_Try], now: float) -> _Try | None:
+        """A place at any of those that may be asked now; None when they are too many who wait, or time is up."""
+        ready = [each for each in able if each.not_before <= now]
+        for each in ready:
+            if each.backend.places.take():
+                return each
+        waiting = [each for each in ready if not each.backend.places.queue_is_full]
+        if not waiting:
+            self._last = self._last or QueueFull(
+                f"`{self._call.model}` is busy, and too many wait for it already.", retry_after_s=_QUEUE_RETRY_S
+            )
+            return None
+        places = await wait_for_place([each.backend.places for each in waiting], self.until - now)
+        if places is None:
+            return None
+        taken = next(each for each in waiting if each.backend.places is places)
+        self._waited(tier.model, taken.backend, "queue", self._clock.monotonic() - now)
+        return taken
+
+    async def _sleep(self, chosen: _Try, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._waited(self._tiers[self._tier].model, chosen.backend, "retry", seconds)
+
+    def _waited(self, model: str, backend: WatchedBackend, reason: str, seconds: float) -> None:
+        self._record.emit("attempt.waited", backend=backend.name, model=model, reason=reason, seconds=round(seconds, 4))
+
+    def _within(self, now: float) -> ModelCall:
+        call, left_s = self._call, self.until - now
+        if left_s >= call.timeout_s:
+            return call
+        return ModelCall(
+            call.messages, call.fields, call.trace_id, max(0.001, left_s), call.model, call.wanted, call.tokens
+        )
+
+    def _needed(self) -> Needs:
+        if self._needs is None:
+            self._needs = needs_of(self._call)
+        return self._needs
+
+    def _is_too_small(self, backend: WatchedBackend) -> bool:
+        """Whether this backend would say of the prompt what another one has said already."""
+        mine = backend.config
+        for other in (small.config for small in self._too_small):
+            if mine.context_tokens and other.context_tokens:
+                if mine.context_tokens <= other.context_tokens:
+                    return True
+            elif (mine.provider, mine.model, mine.base_url) == (other.provider, other.model, other.base_url):
+                return True
+        return False
+
+    def _note_breakers(self, tier: Tier, tries: Sequence[_Try], now: float) -> None:
+        for each in tries:
+            if each.left > 0:
+                wait_s = each.backend.breaker.opens_in(now)
+                self._opens_in = wait_s if self._opens_in is None else min(wait_s, self._opens_in)
+                self._record.emit("attempt.skipped", backend=each.backend.name, model=tier.model, reason="breaker")
+
+    def _nobody(self) -> GatewayError:
+        """Why nobody was asked at all."""
+        model = self._call.model
+        if self._clock.monotonic() >= self.until:
+            return UpstreamTimeout(f"`{model}` was busy until the time was up.")
+        if self._opens_in is not None:
+            return UpstreamUnavailable(
+                f"The upstreams of `{model}` have failed again and again; they are left alone for a moment.",
+                status=503,
+                retry_after_s=max(1.0, self._opens_in),
+            )
+        if self._lacks:
+            return cannot(self._lacks, model)
+        return InvalidRequest(f"The model `{model}` has no backend for this request.")
+
+
+def _is_short(member: Member, tokens: int) -> bool:
+    context = member.backend.config.context_tokens
+    return bool(tokens and context and tokens > context)

@@ -1,0 +1,85 @@
+"""What is changed about litellm once it is imported, so that it says nothing, tells nobody and loses nothing.
+
+Knows the places of the pinned version that need it, each with its reason; imports nothing of it. The tests of the dialects
+fail when a newer litellm has no such place any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+# Read by litellm while it is imported: no download of price lists and the like, and `.env` is ours to read.
+ENVIRONMENT: Final = {
+    "LITELLM_MODE": "PRODUCTION",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_LOCAL_AUTOROUTER_PRESETS": "True",
+    "LITELLM_LOCAL_BLOG_POSTS": "True",
+    "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
+}
+_CALLBACKS = ("callbacks", "input_callback", "success_callback", "failure_callback", "service_callback")
+_LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
+
+
+def set_up(litellm: Any) -> None:
+    """Make the imported library fit to serve. Doing it twice changes nothing."""
+    litellm.suppress_debug_info = True
+    # It logs request bodies, keys included, to stderr in a format of its own; what matters of it is raised.
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers = [logging.NullHandler()]
+        logger.propagate = False
+        logger.setLevel(logging.CRITICAL + 1)
+    # Nobody is told of a call but its provider.
+    for name in _CALLBACKS:
+        setattr(litellm, name, [])
+    _fetch_nothing(litellm)
+    _replace(litellm.AnthropicConfig, "transform_request", _unwrapping)
+    _replace(litellm.AmazonConverseConfig, "_async_transform_request", _unwrapping)
+    _replace(litellm.VertexGeminiConfig, "_check_finish_reason", _said_only)
+
+
+def _fetch_nothing(litellm: Any) -> None:
+    """Nothing a client names is fetched: it would be read from inside the network, past every rule for such requests, and
+    for some providers while the event loop waits.
+    """
+
+    def refuse(_client: Any, url: str, **_options: Any) -> Any:
+        raise litellm.ImageFetchError(f"not fetched: {url}")
+
+    async def refuse_async(_client: Any, url: str, **_options: Any) -> Any:
+        refuse(_client, url)
+
+    prompts = litellm.litellm_core_utils.prompt_templates
+    for module in (prompts.image_handling, prompts.factory, litellm.litellm_core_utils.token_counter):
+        for name, refused in (("safe_get", refuse), ("async_safe_get", refuse_async)):
+            if hasattr(module, name):
+                setattr(module, name, refused)
+
+
+def _unwrapping(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Put what `extra_body` holds where the provider looks for it: litellm sends the word itself along."""
+
+    def transform(*args: Any, optional_params: dict[str, Any], **kwargs: Any) -> Any:
+        extra = optional_params.pop("extra_body", None) or {}
+        return real(*args, optional_params={**optional_params, **extra}, **kwargs)
+
+    return transform
+
+
+def _said_only(real: Callable[..., Any]) -> Any:
+    """Let Gemini's stream end for the reason that Gemini gave: litellm takes a chunk without one for the end."""
+
+    def check(message: Any, reason: str | None) -> Any:
+        return real(message, reason) if reason else None
+
+    return staticmethod(check)
+
+
+def _replace(owner: Any, name: str, made: Callable[[Callable[..., Any]], Any]) -> None:
+    # Plain functions only: litellm takes whatever else stands in these classes for a setting.
+    real = getattr(owner, name)
+    if real.__module__ != __name__:
+        setattr(owner, name, made(real))

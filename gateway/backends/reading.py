@@ -1,0 +1,113 @@
+"""What is read of an upstream's answer: the bytes as they come, or inflated, or what was read already.
+
+Compressed answers are read in pieces that never hold the event loop for long and never grow past what their reader takes. Knows
+gzip and deflate: nobody is asked for either, and some servers compress all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Protocol
+
+import aiohttp
+
+# A fifth of a millisecond's work.
+_PIECE_BYTES = 64 * 1024
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+
+
+class Reader(Protocol):
+    """What is read of an answer: aiohttp's stream, or one that inflates it."""
+
+    async def readany(self) -> bytes:
+        """What there is, at least a byte; empty at the end."""
+        ...
+
+    def at_eof(self) -> bool:
+        """Whether everything was read."""
+        ...
+
+
+class Said:
+    """What was read already, as something to read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def readany(self) -> bytes:
+        """All of it, then nothing."""
+        data, self._data = self._data, b""
+        return data
+
+    def at_eof(self) -> bool:
+        """Whether it was read."""
+        return not self._data
+
+
+class UnknownEncoding(ValueError):
+    """The answer is encoded in a way that is not read here."""
+
+
+def reader_of(response: aiohttp.ClientResponse) -> Reader:
+    """The answer's body as it was before it was compressed.
+
+    Raises:
+        UnknownEncoding: it is compressed otherwise than by gzip or deflate.
+    """
+    encoding = response.headers.get("content-encoding")
+    if encoding is None or encoding.lower() in ("", "identity"):
+        return response.content
+    if encoding.lower() not in ("gzip", "deflate"):
+        raise UnknownEncoding(f"content-encoding {encoding[:40]!r}")
+    return _Inflated(response.content)
+
+
+async def read_some(reader: Reader, limit_bytes: int) -> bytes:
+    """The beginning of a body, up to about the limit; all of it where it is shorter."""
+    parts: list[bytes] = []
+    size = 0
+    while size < limit_bytes and (data := await reader.readany()):
+        parts.append(data)
+        size += len(data)
+    return b"".join(parts)[:limit_bytes]
+
+
+class _Inflated:
+    def __init__(self, source: aiohttp.StreamReader) -> None:
+        self._source = source
+        self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
+        self._begun = False
+        self._pending = b""
+
+    async def readany(self) -> bytes:
+        while True:
+            if not self._pending:
+                self._pending = await self._source.readany()
+                if not self._pending:
+                    if self._begun and not self._inflate.eof:
+                        raise aiohttp.ClientPayloadError("the compressed answer is incomplete")
+                    return b""
+            piece = self._next()
+            if piece:
+                await asyncio.sleep(0)
+                return piece
+
+    def at_eof(self) -> bool:
+        return not self._pending and self._source.at_eof()
+
+    def _next(self) -> bytes:
+        if not self._begun:
+            self._begun = True
+            if (
+                self._pending[0] & 0x0F != 8 and self._pending[0] != 0x1F
+            ):  # deflate without zlib's head, as some send it
+                self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        elif self._inflate.eof:  # another gzip member
+            self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
+        try:
+            piece = self._inflate.decompress(self._pending, _PIECE_BYTES)
+        except zlib.error as error:
+            raise aiohttp.ClientPayloadError("the compressed answer cannot be read") from error
+        self._pending = self._inflate.unconsumed_tail or self._inflate.unused_data
+        return piece

@@ -1,0 +1,147 @@
+"""A loosely compatible server's stream, turned into what OpenAI's schemas require.
+
+Pure. The counterpart of `normalise.py` for chunks; chunks that only bring more text are recognised by `scanner.py` and not
+decoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, ToolCallDelta
+from gateway.chat.deltas import CallPiece, CallTracker, calls_of, content_text, content_thought, encode_piece
+from gateway.chat.normalise import KEPT, failure_of, finish_reason, logprobs, marks, whole
+from gateway.chat.scanner import TextScanner
+
+_encode = msgspec.json.Encoder().encode
+
+
+class StreamNormaliser:
+    """Turns one stream's chunks into well-formed ones.
+
+    One id and model, role once per choice, indexes from 0, ids and names once, arguments as text, one finish reason per
+    choice, usage never inside a chunk's `data` (it stays in `fields`).
+
+    Args:
+        new_id: makes a call id.
+    """
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._trackers: dict[int, CallTracker] = {}
+        self._role: set[int] = set()
+        self._finished: set[int] = set()
+        self._scanner = TextScanner()
+        self._known = ChunkFields()
+        self._created = 0
+        self._id = ""
+        self._model = ""
+
+    def scan(self, payload: bytes) -> Chunk | None:
+        """The chunk, where it only brings more text in a form that was seen before; else None: it has to be decoded."""
+        found = self._scanner.scan(payload)
+        if found is None:
+            return None
+        known = self._known
+        said = [ChunkChoice(0, Delta(content=found[0]))]
+        return Chunk(found[1], ChunkFields(known.id, known.model, said, created=known.created))
+
+    def feed(self, chunk: Chunk) -> Chunk:
+        """The chunk as OpenAI's schema wants it; one without choices keeps only its usage.
+
+        Raises:
+            UpstreamBroken: it says that the answer failed, or asks for too many calls.
+        """
+        raw = msgspec.json.decode(chunk.data)
+        self._created = self._created or whole(raw.get("created"))
+        self._id = self._id or chunk.fields.id or "chatcmpl-0"
+        self._model = self._model or chunk.fields.model or "-"
+        sources = raw.get("choices") or []
+        choices: list[dict[str, Any]] = []
+        fields: list[ChunkChoice] = []
+        for position, choice in enumerate(chunk.choices):
+            index = choice.index if choice.index is not None else position
+            source = sources[position] if isinstance(sources[position], dict) else {}
+            built = self._choice(index, choice, source)
+            if built is not None:
+                choices.append(built[0])
+                fields.append(built[1])
+        out: dict[str, Any] = {
+            "id": self._id,
+            "object": "chat.completion.chunk",
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+        }
+        out |= marks(raw)
+        seen = ChunkFields(self._id, self._model, fields, chunk.fields.usage, None, self._created)
+        made = Chunk(_encode(out), seen)
+        if chunk.fields.usage is None and len(choices) == 1 and choices[0]["delta"].keys() == {"content"}:
+            self._learn(chunk, made)
+        return made
+
+    def _learn(self, came: Chunk, made: Chunk) -> None:
+        choice = made.choices[0]
+        source = came.choices[0].delta
+        if (
+            choice.index == 0
+            and choice.finish_reason is None
+            and source is not None
+            and isinstance(source.content, str)
+        ):
+            self._known = made.fields
+            self._scanner.learn(came.data, made.data)
+
+    def _choice(
+        self, index: int, choice: ChunkChoice, source: dict[str, Any]
+    ) -> tuple[dict[str, Any], ChunkChoice] | None:
+        if failed := failure_of(choice.finish_reason, source):
+            raise failed
+        delta = choice.delta or Delta()
+        fragments = calls_of(delta)
+        out, seen = _said(delta, source.get("delta"))
+        if index not in self._role:
+            self._role.add(index)
+            seen.role = "assistant"
+            out = {"role": "assistant", **({} if fragments else {"content": ""}), **out}
+        if fragments:
+            tracker = self._trackers.setdefault(index, CallTracker(self._new_id))
+            if pieces := [piece for each in fragments if (piece := tracker.add(each)) is not None]:
+                out["tool_calls"] = [encode_piece(piece) for piece in pieces]
+                seen.tool_calls = [_delta(piece) for piece in pieces]
+        reason: str | None = None
+        if choice.finish_reason and index not in self._finished:
+            self._finished.add(index)
+            made = self._trackers.get(index)
+            reason = finish_reason(choice.finish_reason, has_calls=bool(made and made.calls()))
+        if not out and reason is None:
+            return None
+        built = {"index": index, "delta": out, "logprobs": logprobs(source), "finish_reason": reason}
+        return built, ChunkChoice(index, seen, reason)
+
+
+def _said(delta: Delta, raw: Any) -> tuple[dict[str, Any], Delta]:
+    """What a delta says besides role and calls: as it is written, and as it is read."""
+    out: dict[str, Any] = {}
+    parts = delta.content if isinstance(delta.content, list) else None
+    text = content_text(parts) if parts is not None else delta.content
+    thought = delta.reasoning_content
+    seen = Delta(content=text or None, reasoning=delta.reasoning, refusal=delta.refusal)
+    if text:
+        out["content"] = text
+    if delta.refusal:
+        out["refusal"] = delta.refusal
+    for name in KEPT:
+        if isinstance(raw, dict) and raw.get(name):
+            out[name] = raw[name]
+    if parts and not (thought or delta.reasoning) and (thought := content_thought(parts)):
+        out["reasoning_content"] = thought
+    seen.reasoning_content = thought
+    return out, seen
+
+
+def _delta(piece: CallPiece) -> ToolCallDelta:
+    return msgspec.convert(encode_piece(piece), ToolCallDelta)

@@ -1,0 +1,171 @@
+"""What a client can do to a connection before there is a request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from gateway.api.connection import Connection
+from tests.serving import Served, native_config, serving
+from tests.upstream import ScriptedUpstream, answer
+
+BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+UPGRADE = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
+
+
+@asynccontextmanager
+async def gateway(folder: Path) -> AsyncIterator[Served]:
+    async with (
+        ScriptedUpstream(then=answer("hello")) as upstream,
+        serving(folder, native_config(upstream.base_url)) as on,
+    ):
+        yield on
+
+
+class Line:
+    """A client that writes bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        self._reader = reader
+
+    async def answer(self) -> tuple[int, dict[str, Any]]:
+        """The next answer: its status and JSON."""
+        async with asyncio.timeout(10):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
+            length = int(head.split("content-length: ")[1].split("\r\n")[0])
+            body: dict[str, Any] = json.loads(await self._reader.readexactly(length))
+        assert "x-request-id: req_" in head
+        assert "x-gateway-trace: " in head
+        return int(head.split()[1]), body
+
+    async def end(self, within_s: float = 10) -> bytes:
+        """What still comes, up to the end of the connection."""
+        async with asyncio.timeout(within_s):
+            return await self._reader.read()
+
+
+@asynccontextmanager
+async def line(on: Served) -> AsyncIterator[Line]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(on.url).port)
+    try:
+        yield Line(reader, writer)
+    finally:
+        writer.close()
+
+
+def head(extra: str = "", length: int = len(BODY)) -> bytes:
+    return (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{extra}"
+        f"Content-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one write", "body in pieces"])
+async def test_offered_upgrade_costs_no_body(tmp_path: Path, *, apart: bool) -> None:
+    async with gateway(tmp_path) as on, line(on) as client:
+        for _ in range(2):  # the connection stays good
+            client.writer.write(head(UPGRADE) if apart else head(UPGRADE) + BODY)
+            if apart:
+                for piece in (BODY[:10], BODY[10:]):
+                    await asyncio.sleep(0.02)
+                    client.writer.write(piece)
+            status, body = await client.answer()
+            assert status == 200, body
+            assert body["choices"][0]["message"]["content"] == "hello"
+
+
+async def test_bytes_that_are_no_request_get_an_openai_error(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as on:
+        for bad in (b"nonsense\r\n\r\n", b"CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n"):
+            async with line(on) as client:
+                client.writer.write(bad)
+                status, body = await client.answer()
+                assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+                assert await client.end() == b""
+
+
+@pytest.mark.parametrize("sent", [b"", head()[:60], head() + BODY[:20]], ids=["nothing", "half a head", "half a body"])
+async def test_client_that_never_finishes_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(Connection, "patience_s", 0.3)
+    async with gateway(tmp_path) as on, line(on) as client:
+        client.writer.write(sent)
+        status, body = await client.answer()
+        assert (status, body["error"]["code"]) == (408, "request_timeout")
+        assert await client.end() == b""
+
+
+async def test_client_that_drips_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "patience_s", 0.5)
+    async with gateway(tmp_path) as on, line(on) as client:
+        client.writer.write(head(length=100_000))
+
+        async def drip() -> None:
+            while True:
+                client.writer.write(b" ")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        try:
+            assert (await client.answer())[0] == 408
+        finally:
+            dripping.cancel()
+
+
+async def test_slow_but_steady_client_is_heard_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "patience_s", 1.0)
+    long = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 60_000}]}).encode()
+    async with gateway(tmp_path) as on, line(on) as client:
+        client.writer.write(head(length=len(long)))
+        for at in range(0, len(long), 6000):
+            client.writer.write(long[at : at + 6000])
+            await asyncio.sleep(0.15)
+        assert (await client.answer())[0] == 200
+
+
+async def test_answer_that_takes_long_is_nobody_s_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a turn runs, and between requests, the client owes nothing."""
+    monkeypatch.setattr(Connection, "patience_s", 0.2)
+    late = answer("hello").delayed(1.0)
+    async with (
+        ScriptedUpstream(late, then=answer("hello")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+        line(on) as client,
+    ):
+        # Half of the next request's head comes early, too.
+        client.writer.write(head() + BODY + head()[:60])
+        assert (await client.answer())[0] == 200
+        client.writer.write(head()[60:] + BODY)
+        assert (await client.answer())[0] == 200
+        await asyncio.sleep(0.6)
+        client.writer.write(head() + BODY)
+        assert (await client.answer())[0] == 200
+
+
+async def test_client_that_goes_on_sending_after_its_refusal_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "patience_s", 0.3)
+    async with gateway(tmp_path) as on, line(on) as client:
+        client.writer.write(head("Content-Encoding: gzip\r\n", length=10**9))
+        assert (await client.answer())[0] == 415
+
+        async def pour() -> None:
+            while True:
+                client.writer.write(b"x" * 8192)
+                await client.writer.drain()
+                await asyncio.sleep(0.01)
+
+        pouring = asyncio.create_task(pour())
+        async with asyncio.timeout(10):
+            with pytest.raises(ConnectionError):
+                await pouring
