@@ -15,6 +15,7 @@ from gateway.config.yaml import MAX_BYTES
 from gateway.errors import Problem
 
 CALIBRATION: Final = "calibration.json"
+GATE: Final = "eval.jsonl"
 _ATTEMPTS: Final = 5
 
 
@@ -27,6 +28,7 @@ class Files:
         routes: the route files, in the order of their names.
         calibration: the routes' calibration, or None where there is none.
         folder: the folder of the routes, as it begins their names.
+        gate: the labelled lines that every version has to send right, or None where there are none.
     """
 
     gateway_name: str
@@ -34,6 +36,17 @@ class Files:
     routes: dict[str, bytes]
     calibration: bytes | None
     folder: str = ""
+    gate: bytes | None = None
+
+    @property
+    def calibration_name(self) -> str:
+        """The calibration's name to show."""
+        return f"{self.folder}/{CALIBRATION}"
+
+    @property
+    def gate_name(self) -> str:
+        """The name to show of the labelled lines."""
+        return f"{self.folder}/{GATE}"
 
     def within(self, name: str) -> str:
         """A route file's name inside of the folder: the same wherever the folder lies."""
@@ -67,7 +80,7 @@ def read_files(config_path: Path, routes_path: Path | None, problems: list[Probl
 def _read_once(config_path: Path, routes_path: Path | None, problems: list[Problem]) -> Files:
     gateway = _content(config_path, problems)
     routes: dict[str, bytes] = {}
-    calibration = None
+    calibration = gate = None
     if routes_path is not None:
         if not routes_path.is_dir():
             problems.append(Problem(display(routes_path), 0, "there is no such folder; it holds the routes"))
@@ -78,8 +91,10 @@ def _read_once(config_path: Path, routes_path: Path | None, problems: list[Probl
                 routes[display(path)] = content
         if (routes_path / CALIBRATION).is_file():
             calibration = _content(routes_path / CALIBRATION, problems)
+        if (routes_path / GATE).is_file():
+            gate = _content(routes_path / GATE, problems)
     folder = display(routes_path) if routes_path is not None else ""
-    return Files(display(config_path), gateway, routes, calibration, folder)
+    return Files(display(config_path), gateway, routes, calibration, folder, gate)
 
 
 def _route_files(folder: Path) -> list[Path]:
@@ -115,7 +130,7 @@ def stamps(config_path: Path, routes_path: Path | None) -> dict[str, tuple[int, 
     """What tells a file that changed from one that did not, by path; None for one that is not there."""
     paths = [config_path]
     if routes_path is not None:
-        paths += [routes_path / CALIBRATION, *_route_files(routes_path)]
+        paths += [routes_path / CALIBRATION, routes_path / GATE, *_route_files(routes_path)]
     return {str(path): stamp(path) for path in paths}
 
 

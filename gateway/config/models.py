@@ -139,13 +139,32 @@ class ModelConfig(Section):
         return value
 
 
+class RemoteEncoderConfig(Section):
+    """A model behind an OpenAI-protocol `/v1/embeddings` endpoint."""
+
+    base_url: NonEmpty = Field(repr=False)
+    model: NonEmpty
+    api_key: NonEmpty | None = Field(default=None, repr=False)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    dimensions: int | None = Field(default=None, ge=1, le=16384)
+    timeout_s: float = Field(default=30, gt=0)
+
+    @field_validator("base_url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if not re.match(r"^https?://[^/\s]+", value):
+            raise ValueError("it must start with http:// or https://")
+        return value
+
+
 class SemanticConfig(Section):
     """How example utterances decide."""
 
     enabled: bool = True
-    encoder: NonEmpty = "auto"
+    encoder: RemoteEncoderConfig | NonEmpty = "auto"
     threshold: float | Literal["auto"] = "auto"
     margin: float | Literal["auto"] = "auto"
+    none: tuple[NonEmpty, ...] = Field(default=(), description="Utterances that belong to no route.")
     timeout_ms: float = Field(default=200, gt=0)
     cache_ttl_s: float = Field(default=300, gt=0)
     cache_size: int = Field(default=10_000, gt=0)
@@ -157,6 +176,7 @@ class RouterConfig(Section):
     model: Name = "auto"
     default: Name
     semantic: SemanticConfig = SemanticConfig()
+    sticky: bool = False
 
 
 class OutboundConfig(Section):

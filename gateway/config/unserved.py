@@ -25,7 +25,6 @@ _GATEWAY: Final = (
     "models.*.escalate",
     "models.*.limits",
     "models.*.cache",
-    "router.sticky",
     "tools.mcp",
     "tools.http",
     "tools.retries",

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.routing.likeness import NO_ROUTE
 from gateway.routing.scoring import Judged, Scorer
 
 Vectors = NDArray[np.float32]
@@ -73,7 +74,7 @@ def fit(routes: Sequence[str], scorer: Scorer, lines: Lines | None = None, key: 
     return Calibration(
         threshold,
         margin,
-        {route: float(own) for route, own in zip(routes, thresholds, strict=True)},
+        {route: float(own) for route, own in zip(routes, thresholds, strict=True) if route != NO_ROUTE},
         kept(judged, thresholds, margin),
         key,
     )

@@ -6,12 +6,13 @@ A turn takes one and keeps it to its end. Knows what belongs together; does not 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.backends.pool import Pool
 from gateway.config.models import GatewayConfig, RouteConfig
 from gateway.config.versions import Version
 from gateway.errors import NoSuchModel
+from gateway.routing.calibrated import Calibrated
 from gateway.routing.router import Router
 from gateway.security.keys import KeyRing
 from gateway.security.principal import Principal
@@ -33,6 +34,7 @@ class Snapshot:
         pools: one per model.
         hooks: what plugins want to see or change.
         created: seconds since the epoch; `created` of the model list.
+        calibration: where the router's thresholds come from.
     """
 
     version: Version
@@ -44,6 +46,7 @@ class Snapshot:
     pools: Mapping[str, Pool]
     hooks: Hooks
     created: int
+    calibration: Calibrated = field(default_factory=Calibrated)
 
     def names_for(self, principal: Principal) -> tuple[str, ...]:
         """The model names this caller may ask for, in a stable order."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gateway.config import files
 from gateway.config.bundle import Bundle
-from gateway.config.loader import load
+from gateway.config.loader import load, load_files
 from gateway.errors import ConfigError, Problem
 from gateway.observe.redaction import secrets_of
 from gateway.settings import Settings
@@ -121,7 +124,27 @@ def test_params_keep_their_types() -> None:
             "router: {default: fast, semantic: {timeout_ms: .inf}}",
             "`router.semantic.timeout_ms` must be a finite number, not .inf",
         ),
-        ("router: {default: fast, sticky: true}", "`router.sticky` is not supported by this version"),
+        (
+            "router: {default: fast, semantic: {encoder: {model: e}}}",
+            "`router.semantic.encoder.base_url` is missing",
+        ),
+        (
+            "router: {default: fast, semantic: {encoder: {base_url: 'ftp://secret.example', model: e}}}",
+            "`router.semantic.encoder.base_url`: it must start with http:// or https://",
+        ),
+        (
+            "router: {default: fast, semantic: {encoder: {base_url: 'http://x/v1', modle: e, model: f}}}",
+            "unknown key `router.semantic.encoder.modle`; did you mean `model`?",
+        ),
+        (
+            "router: {default: fast, semantic: {encoder: {base_url: 'http://x/v1', model: e, api_key: [s3cret]}}}",
+            "`router.semantic.encoder.api_key` must be text",
+        ),
+        (
+            "router: {default: fast, semantic: {encoder: [auto]}}",
+            "`router.semantic.encoder` must be a mapping (`key: value` lines) or text",
+        ),
+        ("router: {default: fast, sticky: 3}", "`router.sticky` must be `true` or `false`, not 3"),
         ("router: {}", "`router.default` is missing"),
         ("router:", "`router` is empty; give it a value or leave it out"),
         ("router: [x]", "`router` must be a mapping (`key: value` lines)"),
@@ -375,9 +398,39 @@ def test_the_digest_follows_what_decides_and_no_secret() -> None:
     digests.add(own.digest)
     write("routes/orders.yaml", ROUTE)
     digests.add(loaded(KEY="one").digest)
-    write("routes/calibration.json", "{}")
+    write("routes/calibration.json", '{"scoring": 1, "encoders": {}}')
     digests.add(loaded(KEY="one").digest)
-    assert len(digests) == 5
+    write("routes/eval.jsonl", '{"text": "a", "route": null}')
+    digests.add(loaded(KEY="one").digest)
+    assert len(digests) == 6
+
+
+def test_the_digest_follows_the_encoder_s_model_and_no_secret_of_it() -> None:
+    remote = (
+        "router: {default: fast, semantic: {encoder: "
+        '{base_url: "${URL}", model: "${MODEL}", api_key: "${KEY}", headers: {x-team: "${KEY}"}}}}'
+    )
+    write("gateway.yaml", GATEWAY.replace("router: {default: fast}", remote))
+    first = loaded(URL="http://one/v1?key=k1", MODEL="e", KEY="one")
+    again = loaded(URL="http://two/v1?key=k2", MODEL="e", KEY="two")
+    assert again.digest == first.digest
+    assert again.config != first.config
+    assert "k1" not in repr(first.config)
+    assert {"k1", "one"} <= set(secrets_of(first.config))
+    assert loaded(URL="http://one/v1?key=k1", MODEL="f", KEY="one").digest != first.digest
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.permutations(["a", "b", "c", "deep/a", "deep/b"]), st.randoms(use_true_random=False))
+def test_routes_are_the_same_whatever_files_they_stand_in(names: list[str], shuffle: random.Random) -> None:
+    made = [
+        f"route: r{number}\nmodel: fast\nkeywords: [k{number}]\nutterances: [u{number}, v]\n" for number in range(5)
+    ]
+    shuffle.shuffle(made)
+    parsed = {f"routes/{name}.yaml": text.encode() for name, text in zip(names, made, strict=True)}
+    bundle = load_files(files.Files("gateway.yaml", GATEWAY.encode(), parsed, None), Settings.model_validate({}))
+    assert [route.route for route in bundle.routes] == ["r0", "r1", "r2", "r3", "r4"]
+    assert [route.keywords for route in bundle.routes] == [(f"k{number}",) for number in range(5)]
 
 
 def test_the_digest_knows_no_order_and_no_seam() -> None:
