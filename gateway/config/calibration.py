@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import Field
 
 from gateway.config.document import read_document
-from gateway.config.models import NonEmpty, Section
+from gateway.config.models import Margin, NonEmpty, Score, Section
 from gateway.config.validation import validate
 from gateway.config.variables import Variables
 from gateway.errors import Problem
@@ -33,9 +33,9 @@ class EncoderCalibration(Section):
     utterances: NonEmpty
     lines: int = Field(default=0, ge=0)
     kept: float | None = Field(default=None, ge=0, le=1)
-    threshold: float
-    margin: float
-    thresholds: dict[NonEmpty, float] = Field(default_factory=dict)
+    threshold: Score
+    margin: Margin
+    thresholds: dict[NonEmpty, Score] = Field(default_factory=dict)
 
 
 class CalibrationFile(Section):

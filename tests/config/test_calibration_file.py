@@ -27,7 +27,7 @@ calibrations = st.builds(
             lines=st.integers(0, 99),
             kept=st.none() | st.floats(0, 1).map(lambda number: round(number, 4)),
             threshold=numbers,
-            margin=numbers,
+            margin=numbers.map(abs),
             thresholds=st.dictionaries(names, numbers, max_size=3),
         ),
         max_size=2,
@@ -69,6 +69,13 @@ BROKEN = {
     "": (1, "not valid JSON"),
     "[]": (1, "mapping"),
     '{"scoring": 1, "encoders": {"m": {"utterances": "x", "threshold": NaN, "margin": 0.1}}}': (1, "threshold"),
+    '{"scoring": 1, "encoders": {"m": {"utterances": "x", "threshold": true, "margin": 0.1}}}': (1, "must be a number"),
+    '{"scoring": 1, "encoders": {"m": {"utterances": "x", "threshold": 150, "margin": 0.1}}}': (1, "at most 1"),
+    '{"scoring": 1, "encoders": {"m": {"utterances": "x", "threshold": 0, "margin": -5}}}': (1, "at least 0"),
+    '{"scoring": 1, "encoders": {"m": {"utterances": "x", "threshold": 0, "margin": 0,\n "thresholds": {"a": true}}}}': (
+        2,
+        "must be a number",
+    ),
 }
 
 

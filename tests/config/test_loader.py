@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -119,6 +120,22 @@ def test_params_keep_their_types() -> None:
         (
             "router: {default: fast, semantic: {threshold: high}}",
             "`router.semantic.threshold` must be a number or `auto`, not 'high'",
+        ),
+        (
+            "router: {default: fast, semantic: {threshold: true}}",
+            "`router.semantic.threshold` must be a number or `auto`, not true",
+        ),
+        (
+            "router: {default: fast, semantic: {threshold: 28}}",
+            "`router.semantic.threshold` must be at most 1 or `auto`, not 28",
+        ),
+        (
+            "router: {default: fast, semantic: {margin: -0.1}}",
+            "`router.semantic.margin` must be at least 0 or `auto`, not -0.1",
+        ),
+        (
+            "router: {default: fast, semantic: {timeout_ms: true}}",
+            "`router.semantic.timeout_ms` must be a number, not true",
         ),
         (
             "router: {default: fast, semantic: {timeout_ms: .inf}}",
@@ -291,9 +308,65 @@ def test_a_folder_in_the_files_place_is_refused() -> None:
     assert refused()[0].startswith("gateway.yaml:0: cannot be read")
 
 
-def test_a_route_file_that_would_not_be_read_is_refused() -> None:
-    write("routes/orders.yml", ROUTE)
+@pytest.mark.parametrize("name", ["orders.yml", "orders.YAML", "orders.Yml"])
+def test_a_route_file_that_would_not_be_read_is_refused(name: str) -> None:
+    write(f"routes/{name}", ROUTE)
     assert "rename it" in refused()[0]
+
+
+def test_a_linked_folder_of_routes_is_read_once_wherever_links_lead() -> None:
+    write("elsewhere/team/orders.yaml", ROUTE)
+    Path("routes/linked").symlink_to(Path("elsewhere").absolute())
+    Path("elsewhere/team/back").symlink_to(Path("routes").absolute())
+    Path("routes/self").symlink_to(".")
+    assert [route.route for route in loaded().routes] == ["orders"]
+
+
+def test_a_folder_that_cannot_be_read_does_not_take_its_routes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("routes/team/orders.yaml", ROUTE)
+    scan = os.scandir
+
+    def guarded(path: str) -> Any:
+        if str(path).endswith("team"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    assert refused() == ["routes/team:0: cannot be read: Permission denied"]
+
+
+@pytest.mark.parametrize("name", ["routes/orders.yaml", "routes/calibration.json", "routes/eval.jsonl", "gateway.yaml"])
+def test_a_pipe_in_a_files_place_is_refused_and_never_waited_for(name: str) -> None:
+    Path(name).unlink(missing_ok=True)
+    os.mkfifo(name)
+    assert refused() == [f"{name}:0: cannot be read: it is no regular file"]
+
+
+@pytest.mark.parametrize("name", ["routes/calibration.json", "routes/eval.jsonl"])
+def test_a_link_to_nowhere_is_no_missing_file(name: str) -> None:
+    Path(name).symlink_to("nowhere")
+    assert refused() == [f"{name}:0: there is no such file"]
+    Path(name).unlink()
+    Path(name).mkdir()
+    assert refused() == [f"{name}:0: cannot be read: Is a directory"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("priority: true", "`priority` must be a whole number, not true"),
+        ("max_rounds: false", "`max_rounds` must be a whole number, not false"),
+        ("utterances: [a]\nthreshold: {value: true, encoder: auto}", "`threshold.value` must be a number, not true"),
+        ("utterances: [a]\nthreshold: {value: 28, encoder: auto}", "`threshold.value` must be at most 1, not 28"),
+        (
+            "threshold: {value: 0.5, encoder: auto}",
+            "`threshold` needs `utterances`: it is the score that they have to reach",
+        ),
+    ],
+)
+def test_a_number_that_can_mean_nothing_in_a_route_is_refused(line: str, problem: str) -> None:
+    write("routes/orders.yaml", ROUTE + line + "\n")
+    assert [each.partition(": ")[2] for each in refused()] == [problem]
 
 
 def test_editors_leavings_are_no_routes() -> None:

@@ -13,7 +13,7 @@ from gateway.routing.encoder import EncoderFailed
 from gateway.routing.encoders.thread import EncoderThread
 from gateway.routing.encoders.weights import packaged
 from gateway.routing.encoders.window import ends_of_text
-from gateway.routing.scripts import letters
+from gateway.routing.scripts import counted, letters
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +66,7 @@ class MultilingualEncoder:
             return True
         found = letters(text)
         known = sum(count for code, count in found.items() if code in _SCRIPTS)
-        unknown = sum(char.isalpha() for char in text) - known
+        unknown = sum(char.isalpha() for char in counted(text)) - known
         return known >= unknown
 
     async def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
