@@ -93,6 +93,12 @@ def read(folder: Path, name: str) -> list[Row]:
     return rows
 
 
+def unencoded(folder: Path, name: str) -> IntentSet:
+    """A set whose vectors are empty."""
+    rows = read(folder, name)
+    return IntentSet(name, rows, np.empty((len(rows), 0), np.float32))
+
+
 async def load(folder: Path, name: str, encoder: Encoder, kept: Path) -> IntentSet:
     """Read a set and encode it, one text at a time as a gateway does, or take the vectors from an earlier run."""
     rows = read(folder, name)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,12 +27,14 @@ from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
 from gateway.api.route import route_endpoints
 from gateway.api.services import Drain, Services
+from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle_store import BundleStore
 from gateway.config.files import Files
+from gateway.config.loader import load_files
 from gateway.config.models import StorageConfig
 from gateway.config.publishing import Draft
 from gateway.config.replica import Replica
@@ -46,6 +49,7 @@ from gateway.observe.trace import TraceWriter
 from gateway.settings import Settings
 from gateway.store.answers import MemoryAnswers
 from gateway.store.bundles import MemoryBundles
+from gateway.store.kept import KeptRoutes, MemoryKept
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
 from gateway.turn.answers import AnswerCache, AnswerStore
@@ -54,6 +58,8 @@ from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
+
+_log = structlog.stdlib.get_logger("gateway.config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class Gateway:
     traces: TraceWriter
     store: SqlStore
     drain: Drain
+    together: Together
 
 
 @asynccontextmanager
@@ -78,6 +85,8 @@ async def open_gateway(
     host: str | None = None,
     root: Path | None = None,
     clock: Clock | None = None,
+    files: Files | None = None,
+    siblings: Siblings | None = None,
 ) -> AsyncIterator[Gateway]:
     """Build everything, serve while the caller holds it, close everything in reverse.
 
@@ -88,6 +97,8 @@ async def open_gateway(
         host: the address the server is bound to, where it is not the file's.
         root: what relative paths of the configuration start from; the working directory by default.
         clock: time.
+        files: the own files as they were read before, to start by where others are active; None for those on disk now.
+        siblings: the other worker processes of this gateway, where there are any.
 
     Raises:
         ConfigError: the files or the environment are wrong.
@@ -97,7 +108,7 @@ async def open_gateway(
     async with contextlib.AsyncExitStack() as stack:
         builder = Builder(config_path, routes_path, settings, clock, host=host, root=root)
         stack.push_async_callback(builder.close)
-        own = (await builder.read()).config
+        own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config
         alone = own.storage.redis is None
         replica = Replica(
             _drafts(builder, alone=alone),
@@ -122,6 +133,8 @@ async def open_gateway(
             redactor.update(secrets_of(snapshot.config))
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
+            if snapshot.calibration.state == "stale":
+                _log.warning("the calibration is stale and not used", reason=snapshot.calibration.reason)
             traces.configure(snapshot.config.observe.traces)
             metrics.configure(
                 snapshot.version,
@@ -157,8 +170,10 @@ async def open_gateway(
         courier = Courier(clock)
         stack.push_async_callback(courier.close)
         loop = TurnLoop(courier, StoredJournal(store.journal, clock), clock)
-        answers = _answer_store(first.config.storage, clock)
+        answers = _answer_store(own.storage, clock)
         stack.push_async_callback(answers.close)
+        kept = _kept_routes(own.storage, clock)
+        stack.push_async_callback(kept.close)
         turns = Turns(
             versions,
             loop,
@@ -167,20 +182,23 @@ async def open_gateway(
             live,
             _status_of,
             AnswerCache(loop, answers),
+            kept,
         )
         drain = Drain()
-        services = Services(turns, versions, replica, store.traces, traces.flush, metrics, clock, drain)
+        together = Together(metrics, traces, versions, siblings)
+        services = Services(turns, versions, replica, kept, store.traces, together, clock, drain)
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
         stack.push_async_callback(_stop, preparing)
         watch = Watch(config_path, routes_path, [builder.root / place for place in first.config.tools.plugins], replica)
         stack.push_async_callback(watch.close)
-        if first.config.config.watch:
+        # Of several processes with the same files, one looks at them.
+        if first.config.config.watch and (siblings is None or siblings.number == 1):
             watch.start()
         await replica.start(versions)
         # Followed first and closed first: nothing is built or swapped while the rest is taken down.
         stack.push_async_callback(replica.close)
-        yield Gateway(create_app(services), versions, replica, turns, traces, store, drain)
+        yield Gateway(create_app(services), versions, replica, turns, traces, store, drain, together)
 
 
 class GatewayApp(FastAPI):
@@ -246,6 +264,14 @@ def _answer_store(storage: StorageConfig, clock: Clock) -> AnswerStore:
     from gateway.store.valkey_answers import ValkeyAnswers
 
     return ValkeyAnswers(storage.redis, storage.redis_prefix, clock)
+
+
+def _kept_routes(storage: StorageConfig, clock: Clock) -> KeptRoutes:
+    if storage.redis is None:
+        return MemoryKept(clock.monotonic)
+    from gateway.store.valkey_kept import ValkeyKept
+
+    return ValkeyKept(storage.redis, storage.redis_prefix, clock.monotonic)
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

@@ -19,21 +19,24 @@ from gateway.clock import Clock, SystemClock
 from gateway.config.bundle import Bundle
 from gateway.config.files import Files
 from gateway.config.loader import load, load_files
-from gateway.config.models import Capabilities, GatewayConfig
+from gateway.config.models import Capabilities, GatewayConfig, SemanticConfig
 from gateway.config.names import ModelNames, fallback_order
 from gateway.config.publishing import Draft
 from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
 from gateway.routing.composite import CompositeRouter
+from gateway.routing.encoder import Encoder
 from gateway.routing.encoders.registry import Encoders
 from gateway.routing.fits import Fits
+from gateway.routing.linted import warnings_of
 from gateway.routing.rules import rule_mistakes
 from gateway.security.keys import KeyRing
 from gateway.security.outbound import OutboundGuard
-from gateway.settings import Settings
+from gateway.settings import ENVIRONMENT, Settings
 from gateway.tools.providers.python import PythonProvider
 from gateway.tools.registry import Registry
 from gateway.tools.threads import Threads
+from gateway.turn.gate import pass_gate
 from gateway.turn.hooks import Hooks
 from gateway.turn.snapshot import Snapshot
 
@@ -47,6 +50,7 @@ class Builder:
         settings: the environment.
         host: the address the server is bound to.
         port: the port it listens on, or None for the file's; never reached by tools.
+        offline: as in `prove`; such snapshots serve nobody.
 
     Attributes:
         root: what relative paths of the configuration start from.
@@ -61,12 +65,14 @@ class Builder:
         *,
         host: str | None = None,
         root: Path | None = None,
+        offline: bool = False,
     ) -> None:
         self._config_path = config_path
         self._routes_path = routes_path
         self._settings = settings
         self._clock = clock
         self._host = host
+        self._offline = offline
         self.root = root or Path()
         self._encoders = Encoders()
         self._fits = Fits()
@@ -79,15 +85,17 @@ class Builder:
         Raises:
             ConfigError: with every problem.
         """
-        return await asyncio.to_thread(load, self._config_path, self._routes_path, self._settings)
+        return await asyncio.to_thread(
+            load, self._config_path, self._routes_path, self._settings, offline=self._offline
+        )
 
     async def first(self) -> Snapshot:
-        """The first version. Its encoder is not loaded yet: see `Snapshot.router`'s `prepare`.
+        """A version to look at: its encoder is not loaded yet (see `Snapshot.router`'s `prepare`), nor has it passed a gate.
 
         Raises:
             ConfigError: with every problem.
         """
-        return (await self._build(1, None, await self.read(), prepared=False)).value
+        return (await self._build(1, None, await self.read(), prepared=False, gated=False)).value
 
     async def next(self, generation: int, current: Snapshot) -> Snapshot:
         """The next version, complete with encoded utterances; the current one where nothing changed.
@@ -114,12 +122,17 @@ class Builder:
         if files is None:
             bundle = await self.read()
         else:
-            bundle = await asyncio.to_thread(load_files, files, self._settings)
+            bundle = await asyncio.to_thread(load_files, files, self._settings, offline=self._offline)
         return await self._build(generation, current, bundle, prepared=prepared)
 
     def prepare_backends(self) -> None:
         """Begin what takes the backends long; for a version that serves, not for one that is only looked at."""
         self._shelf.prepare()
+
+    def encoder(self, config: SemanticConfig) -> Encoder | None:
+        """The encoder that these settings name; None where likeness is not asked."""
+        remote = self._offline and _is_remote(config.encoder)
+        return self._encoders.get(config.encoder) if config.enabled and not remote else None
 
     async def dismiss(self, snapshot: Snapshot) -> None:
         """Close what only this version used."""
@@ -133,7 +146,7 @@ class Builder:
         await self._encoders.close()
 
     async def _build(
-        self, generation: int, current: Snapshot | None, bundle: Bundle, *, prepared: bool
+        self, generation: int, current: Snapshot | None, bundle: Bundle, *, prepared: bool, gated: bool = True
     ) -> Draft[Snapshot]:
         config = bundle.config
         keys = KeyRing(config.keys, self._host or config.server.host)
@@ -145,7 +158,9 @@ class Builder:
                 await registry.close()
                 return Draft(current, bundle.files, config.config, failing=False)
             router = self._router(bundle, version)
-            if prepared:
+            remote = self._offline and _is_remote(config.router.semantic.encoder)
+            gate = bundle.files.gate if gated and not remote else None
+            if prepared or gate is not None:
                 await router.prepare()
             backends = await self._backends(config)
         except BaseException:
@@ -163,7 +178,14 @@ class Builder:
             hooks=Hooks(registry.hooks),
             created=int(self._clock.now()),
             names=ModelNames(config.models, config.aliases),
+            calibration=router.calibration,
         )
+        if gate is not None:
+            try:
+                await pass_gate(bundle.files.gate_name, gate, snapshot)
+            except BaseException:
+                await self.dismiss(snapshot)
+                raise
         return Draft(snapshot, bundle.files, config.config, failing=router.failure is not None)
 
     async def _registry(self, config: GatewayConfig) -> Registry:
@@ -173,7 +195,7 @@ class Builder:
             resources={"outbound": OutboundGuard(config.tools.outbound)},
             threads=self._threads,
         )
-        return await Registry.build([provider], config.tools)
+        return await Registry.build([provider], config.tools, start=not self._offline)
 
     def _pool(self, name: str, config: GatewayConfig, backends: Mapping[str, WatchedBackend]) -> Pool:
         tiers = []
@@ -201,12 +223,12 @@ class Builder:
         for route in bundle.routes:
             # The router finds these too, but does not know lines.
             problems += [bundle.route_problem(route.route, path, text) for path, text in rule_mistakes(route)]
-        if problems:
+        if any(problem.severity == "error" for problem in problems):
             raise ConfigError(tuple(problems))
 
     def _router(self, bundle: Bundle, version: Version) -> CompositeRouter:
         semantic = bundle.config.router.semantic
-        encoder = self._encoders.get(semantic.encoder) if semantic.enabled else None
+        encoder = self.encoder(semantic)
         files = {route.route: bundle.route_problem(route.route, (), "").file for route in bundle.routes}
         aliases = bundle.config.aliases
         return CompositeRouter(
@@ -219,22 +241,44 @@ class Builder:
             (*bundle.config.models, *aliases.values()),
             files,
             self._fits,
+            bundle.calibration,
         )
 
 
-async def prove(config_path: Path, routes_path: Path, settings: Settings) -> tuple[Problem, ...]:
-    """Build a version and throw it away; the warnings that are left.
+async def prove(
+    config_path: Path, routes_path: Path, settings: Settings, *, offline: bool = False
+) -> tuple[Problem, ...]:
+    """Build a version and throw it away; what is not wrong enough to refuse it.
+
+    With `offline`, nothing is asked over a network, plugins' resources are not opened, and variables without a value are
+    warnings.
 
     Raises:
         ConfigError: with every problem.
     """
-    builder = Builder(config_path, routes_path, settings, SystemClock())
+    builder = Builder(config_path, routes_path, settings, SystemClock(), offline=offline)
     try:
-        snapshot = await builder.first()
-        await builder.dismiss(snapshot)
+        bundle = await builder.read()
+        own = [Problem(ENVIRONMENT, 0, text, "warning") for text in settings.warnings]
+        if not bundle.whole:
+            return (*own, *bundle.warnings)
+        draft = await builder.draft(1, None, bundle.files, prepared=False)
+        try:
+            router = draft.value.router
+            found = await warnings_of(bundle, router, offline=offline) if isinstance(router, CompositeRouter) else ()
+        finally:
+            await builder.dismiss(draft.value)
     finally:
         await builder.close()
-    return ()
+    return (*own, *bundle.warnings, *stale_calibration(draft.files, draft.value), *found)
+
+
+def stale_calibration(files: Files, snapshot: Snapshot) -> tuple[Problem, ...]:
+    """A warning where `routes/calibration.json` is there and not used."""
+    if snapshot.calibration.state != "stale":
+        return ()
+    text = f"the calibration is stale and not used: {snapshot.calibration.reason}; run `hermes-gateway calibrate`"
+    return (Problem(files.calibration_name, 0, text, "warning"),)
 
 
 def refuse_open_gateway(snapshot: Snapshot) -> None:
@@ -242,6 +286,10 @@ def refuse_open_gateway(snapshot: Snapshot) -> None:
     reason = snapshot.keys.refuse_to_start
     if reason is not None:
         raise ConfigError((Problem("keys", 0, reason),))
+
+
+def _is_remote(encoder: object) -> bool:
+    return not isinstance(encoder, str)
 
 
 def _digest(bundle: Bundle, registry: Registry) -> str:

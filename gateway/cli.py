@@ -37,6 +37,18 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _workers(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 256):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 256, not {text!r}")
+    return int(text)
+
+
+def _turns(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10_000):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 10000, not {text!r}")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hermes-gateway",
@@ -53,9 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", parents=[files], help="serve")
     serve.add_argument("--host", help="address to listen on (default: server.host)")
     serve.add_argument("--port", type=_port, help="port to listen on (default: PORT or server.port)")
-    serve.add_argument("--workers", type=int, default=1, help="worker processes; this version serves with one")
+    serve.add_argument("--workers", type=_workers, default=1, help="processes that share the port (default: 1)")
 
     check = commands.add_parser("check", parents=[files], help="validate config, routes and tools")
+    check.add_argument("--offline", action="store_true", help="ask nothing over a network; unset variables only warn")
     check.add_argument("--format", choices=("text", "github", "json"), default="text", help="how problems are printed")
     check.add_argument("--strict", action="store_true", help="warnings count as problems")
 
@@ -70,6 +83,18 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="machine-readable")
     evaluate.add_argument("--report", type=Path, metavar="FILE.md", help="write a Markdown report there")
     evaluate.add_argument("--min-accuracy", type=float, metavar="X", help="exit 1 when `all` is below X (0 to 1)")
+
+    calibrate = commands.add_parser("calibrate", parents=[files], help="fit semantic thresholds and write them down")
+    calibrate.add_argument("--file", type=Path, metavar="FILE.jsonl", help="labelled lines to fit on beside utterances")
+    calibrate.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 when the file is stale or missing"
+    )
+
+    suggest = commands.add_parser("suggest", parents=[files], help="list what people asked that no route was sure of")
+    suggest.add_argument("--format", choices=("text", "json"), default="text", help="YAML to paste, or JSON")
+    suggest.add_argument(
+        "--limit", type=_turns, default=1000, help="newest turns to look at (default: 1000, at most 10000)"
+    )
 
     tools = commands.add_parser("tools", parents=[files], help="list the registry of tools")
     tools.add_argument("--check", action="store_true", help="run the tools' self-checks")

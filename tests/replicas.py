@@ -26,8 +26,8 @@ HELLO: Mapping[str, Any] = {"model": "m", "keywords": ["hello"]}
 def config(**section: Any) -> dict[str, Any]:
     """A configuration that needs no network; `section` is its `config`."""
     return {
-        # A loop that is busy proving a neighbour's version for a second must not cost anyone its lease.
-        "config": {"lease_s": 2, **section},
+        # A loop that stands still for seconds must not cost anyone its lease. Who wants to see one lapse says so.
+        "config": {"lease_s": 30, **section},
         "backends": {"demo": {"provider": "demo"}},
         "models": {"m": {"backends": ["demo"]}, "n": {"backends": ["demo"]}},
         "router": {"default": "m", "semantic": {"enabled": False}},
@@ -146,7 +146,7 @@ async def replica(
             yield Replica(gateway, url, folder, way, http)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 15) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60) -> None:
     """Wait for something that comes by itself."""
     async with asyncio.timeout(timeout_s):
         while not await condition():

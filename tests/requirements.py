@@ -295,6 +295,42 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "routing/test_composite.py::test_order_of_routes_and_utterances_does_not_matter",
             "routing/test_rules.py::test_order_of_routes_and_keywords_does_not_matter",
             "config/test_loader.py::test_the_digest_follows_what_decides_and_no_secret",
+            "config/test_loader.py::test_routes_are_the_same_whatever_files_they_stand_in",
+            "e2e/test_semantic.py::test_three_replicas_decide_alike_by_meaning_and_never_by_an_older_version",
+        ),
+    ),
+    Requirement(
+        "R-sticky",
+        "A conversation stays on its route unless a rule matches or another route is clearly better; no other owner gets it.",
+        "contract",
+        (
+            "e2e/test_sticky.py::test_a_conversation_stays_by_its_session_or_by_what_was_said",
+            "e2e/test_sticky.py::test_another_key_or_user_with_the_same_session_is_another_conversation",
+            "e2e/test_sticky.py::test_replicas_that_share_a_server_share_conversations",
+            "routing/test_sticky.py::test_a_rule_always_wins",
+            "routing/test_sticky.py::test_another_route_takes_over_only_if_it_is_clearly_better",
+        ),
+    ),
+    Requirement(
+        "R-remote-encoder",
+        "A server of embeddings encodes; what is no vector, too long, or of another model never decides.",
+        "contract",
+        (
+            "routing/test_remote_encoder.py::test_vectors_come_in_order_in_batches_and_as_unit_vectors",
+            "routing/test_remote_encoder.py::test_what_is_too_long_is_sent_by_its_beginning_and_its_end",
+            "routing/test_remote_encoder.py::test_what_is_no_vector_is_refused",
+            "routing/test_remote_encoder.py::test_another_model_behind_the_name_is_noticed",
+        ),
+    ),
+    Requirement(
+        "R-rules-reference",
+        "Rules match as a naive reading of them does, on random rules and texts; normalising is idempotent and never raises.",
+        "contract",
+        (
+            "routing/test_rules.py::test_rules_agree_with_a_naive_reading_of_them",
+            "routing/test_rules.py::test_every_assigned_character_bounds_words_as_its_name_says",
+            "routing/test_normalise.py::test_normalising_twice_changes_nothing_more",
+            "routing/test_normalise.py::test_every_single_code_point_is_idempotent_and_encodable",
         ),
     ),
     Requirement(
@@ -304,6 +340,35 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         (
             "e2e/test_make_run.py::test_explain_names_the_route_and_why",
             "routing/test_composite.py::test_explaining_changes_no_decision",
+        ),
+    ),
+    Requirement(
+        "R-calibration",
+        "Thresholds that were fitted and written down judge what they were fitted for, and are said to be stale otherwise.",
+        "contract",
+        (
+            "routing/test_calibrated.py::test_a_fresh_calibration_judges",
+            "routing/test_calibrated.py::test_a_calibration_of_other_utterances_is_stale_and_not_used",
+            "commands/test_calibrate.py::test_it_is_missing_then_fresh_then_stale",
+            "e2e/test_eval_agrees.py::test_a_stale_calibration_is_said_and_not_used",
+        ),
+    ),
+    Requirement(
+        "R-gate",
+        "No version serves that sends a line of `routes/eval.jsonl` elsewhere; the one before it goes on.",
+        "contract",
+        (
+            "turn/test_gate.py::test_a_reload_that_breaks_a_line_is_refused_and_the_old_version_serves_on",
+            "turn/test_gate.py::test_what_does_not_pass_does_not_start",
+        ),
+    ),
+    Requirement(
+        "R-eval-is-live",
+        "`eval`, `explain` and `POST /v1/route` decide as requests are decided, cold and warm.",
+        "contract",
+        (
+            "e2e/test_eval_agrees.py::test_eval_decides_as_requests_are_decided_cold_and_warm",
+            "e2e/test_eval_agrees.py::test_texts_that_are_encoded_together_are_decided_as_each_alone",
         ),
     ),
     Requirement(
@@ -317,6 +382,26 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "config/test_versions.py::test_a_refused_reload_leaves_the_old_generation_and_says_why_until_one_succeeds",
             "config/test_versions.py::test_a_generation_in_use_is_closed_after_its_last_user_and_once",
             "config/test_loader.py::test_a_truncated_file_is_refused_and_never_half_a_table",
+        ),
+    ),
+    Requirement(
+        "R-check-warns",
+        "`check` warns with file and line of rules that never win, words said twice and utterances nearer to another route; offline and strict.",
+        "contract",
+        (
+            "test_check.py::test_warnings_have_file_and_line_and_fail_a_strict_check_alone",
+            "test_check.py::test_what_is_not_set_is_a_warning_offline_and_an_error_else",
+            "test_check.py::test_utterances_are_compared_by_the_encoder",
+            "routing/test_lint.py::test_a_rule_that_is_said_never_to_win_wins_no_text",
+        ),
+    ),
+    Requirement(
+        "R-suggest",
+        "`suggest` groups rejected queries of traces as candidates for utterances or for the list of what belongs to no route.",
+        "contract",
+        (
+            "test_suggest.py::test_rejected_texts_are_grouped_from_http_and_from_the_database",
+            "routing/test_none.py::test_a_text_like_one_of_none_falls_to_the_default_and_says_why",
         ),
     ),
     # --- Tools and the turn ---
@@ -345,6 +430,17 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "A rolling update to new files and a rollback leave two replicas ready and lose no request.",
         "contract",
         ("e2e/test_replicas.py::test_a_rolling_update_and_a_rollback_lose_no_request_and_leave_two_ready",),
+    ),
+    Requirement(
+        "R-workers",
+        "Workers of one gateway decide by one version and answer as one; one that dies is replaced, and no other request is lost.",
+        "contract",
+        (
+            "e2e/test_workers.py::test_reloads_reach_every_worker_and_whichever_is_asked_answers_for_all",
+            "e2e/test_workers.py::test_a_killed_worker_is_replaced_and_the_end_lets_every_request_finish",
+            "e2e/test_workers.py::test_workers_and_their_server_end_with_a_supervisor_that_was_killed",
+            "e2e/test_workers.py::test_what_keeps_workers_from_starting_is_told_once",
+        ),
     ),
     Requirement(
         "R-unproved",

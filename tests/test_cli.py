@@ -10,7 +10,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.commands import tools
-from gateway.commands.serve import how_to_try
+from gateway.commands.listening import how_to_try
 
 
 @pytest.mark.parametrize("port", ["65536", "99999", "-1", "abc", "8080.5"])

@@ -34,7 +34,7 @@ def config_endpoints(services: Services) -> APIRouter:
     @router.get("/config")
     async def show(request: Request) -> dict[str, Any]:
         caller(request.scope, services.versions.current.keys, services.clock.now())
-        return _state(services)
+        return await _state(services)
 
     @router.post("/reload")
     async def reload(request: Request) -> JSONResponse:
@@ -61,13 +61,13 @@ async def _changed(services: Services, change: Callable[[], Awaitable[object]]) 
         answer = describe(error)
         body = {"error": answer.as_dict(), "problems": [_problem(p) for p in error.problems]}
         return JSONResponse(body, status_code=answer.status)
-    return JSONResponse(_state(services))
+    return JSONResponse(await _state(services))
 
 
-def _state(services: Services) -> dict[str, Any]:
+async def _state(services: Services) -> dict[str, Any]:
     versions, replica = services.versions, services.replica
-    version = versions.current.version
-    refusal = versions.last_error
+    version, calibration = versions.current.version, versions.current.calibration
+    refusal = await services.together.refusal()
     return {
         "version": str(version),
         "generation": version.generation,
@@ -76,6 +76,7 @@ def _state(services: Services) -> dict[str, Any]:
         "last_error": None
         if refusal is None
         else {"at": refusal.at, "problems": [_problem(problem) for problem in refusal.problems]},
+        "calibration": {"state": calibration.state, "reason": calibration.reason or None},
         "stale": replica.standing.stale,
         "stale_reason": replica.standing.reason,
     }

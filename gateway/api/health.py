@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from gateway.api.auth import caller
 from gateway.api.services import Services
 from gateway.errors import NotAllowed
+from gateway.observe.metrics import CONTENT_TYPE
 
 
 def health_endpoints(services: Services) -> APIRouter:
@@ -31,6 +32,6 @@ def health_endpoints(services: Services) -> APIRouter:
         principal = caller(request.scope, services.versions.current.keys, services.clock.now())
         if not principal.roles & {"admin", "metrics"}:
             raise NotAllowed("This needs a key with the role `metrics` or `admin`.")
-        return Response(services.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await services.together.scrape(), media_type=CONTENT_TYPE)
 
     return router

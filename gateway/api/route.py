@@ -27,7 +27,7 @@ def route_endpoints(services: Services) -> APIRouter:
         # What decides is what is active now, not what was when the request began to arrive.
         lease = services.versions.acquire()
         try:
-            decision = await decide(chat, principal, wishes, lease.value, explain=True)
+            decision = await decide(chat, principal, wishes, lease.value, kept=services.kept, explain=True)
         finally:
             services.versions.release(lease)
         return explanation(decision)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from gateway.api.together import Together
 from gateway.clock import Clock
 from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
 from gateway.errors import Draining
-from gateway.observe.metrics import Metrics
+from gateway.store.kept import KeptRoutes
 from gateway.store.store import Traces
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
@@ -34,8 +34,8 @@ class Services:
     turns: Turns
     versions: Versioned[Snapshot]
     replica: Replica[Snapshot]
+    kept: KeptRoutes
     traces: Traces
-    flush_traces: Callable[[float], Awaitable[bool]]
-    metrics: Metrics
+    together: Together
     clock: Clock
     drain: Drain

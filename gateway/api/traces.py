@@ -32,7 +32,7 @@ def traces_endpoints(services: Services) -> APIRouter:
                 param=unknown[0],
             )
         limit = _limit(request.query_params.get("limit"))
-        await services.flush_traces(_FLUSH_S)
+        await services.together.flush(_FLUSH_S)
         rows = await services.traces.newest(owner, limit=limit + 1, after=request.query_params.get("after"))
         shown = rows[:limit]
         return {
@@ -46,7 +46,7 @@ def traces_endpoints(services: Services) -> APIRouter:
     @router.get("/traces/{trace_id}")
     async def get_trace(request: Request, trace_id: str) -> dict[str, Any]:
         owner = _owner(caller(request.scope, services.versions.serving.keys, services.clock.now()))
-        await services.flush_traces(_FLUSH_S)
+        await services.together.flush(_FLUSH_S)
         row = await services.traces.get(trace_id, owner)
         if row is None:
             raise NotFound(f"There is no trace {trace_id!r}.")

@@ -1,39 +1,68 @@
-"""`hermes-gateway check`: every problem of config, routes and tools, as `file:line: message`."""
+"""`hermes-gateway check`: every problem and warning of config, routes and tools, as `file:line: message`."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
+from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
 from gateway.building import prove
 from gateway.commands.files import paths_of, settings_of
 from gateway.errors import ConfigError, Problem
+from gateway.settings import ENVIRONMENT
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check; 1 where there are problems, with `--strict` also where there are warnings."""
+    # What a router logs of its encoder is told here as a problem.
+    logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
         settings = settings_of()
-        problems: tuple[Problem, ...] = asyncio.run(prove(*paths_of(arguments, settings), settings))
+        found = asyncio.run(prove(*paths_of(arguments, settings), settings, offline=arguments.offline))
     except ConfigError as error:
-        problems = error.problems
+        found = error.problems
+    problems = sorted(dict.fromkeys(found), key=lambda problem: (problem.file, problem.line))
     _print(problems, arguments.format)
     bad = [problem for problem in problems if problem.severity == "error" or arguments.strict]
-    if not problems and arguments.format == "text":
-        print("No problems.")
     return 1 if bad else 0
 
 
-def _print(problems: tuple[Problem, ...], form: str) -> None:
+def _print(problems: Sequence[Problem], form: str) -> None:
     if form == "json":
         print(msgspec.json.encode([msgspec.to_builtins(problem) for problem in problems]).decode())
-        return
-    for problem in problems:
-        if form == "github":
-            text = problem.message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-            print(f"::{problem.severity} file={problem.file},line={max(problem.line, 1)}::{text}")
-        else:
-            print(problem, file=sys.stderr)
+    elif form == "github":
+        for problem in problems:
+            print(_annotation(problem))
+    else:
+        for problem in problems:
+            severity = "" if problem.severity == "error" else f"{problem.severity}: "
+            print(f"{problem.file}:{problem.line}: {severity}{problem.message}", file=sys.stderr)
+        print(_summary(problems))
+
+
+def _annotation(problem: Problem) -> str:
+    """One line of a GitHub workflow: https://docs.github.com/actions/reference/workflow-commands-for-github-actions."""
+    place = "" if problem.file == ENVIRONMENT else f" file={_escaped(problem.file)},line={max(problem.line, 1)}"
+    text = problem.message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{problem.severity}{place}::{text}"
+
+
+def _escaped(text: str) -> str:
+    for char, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C")):
+        text = text.replace(char, code)
+    return text
+
+
+def _summary(problems: Sequence[Problem]) -> str:
+    counts = Counter(problem.severity for problem in problems)
+    said = [
+        f"{count} {word}{'' if count == 1 else 's'}"
+        for word, count in (("problem", counts["error"]), ("warning", counts["warning"]))
+        if count
+    ]
+    return f"{', '.join(said) or 'No problems'}."

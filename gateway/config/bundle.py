@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gateway.config.calibration import CalibrationFile
 from gateway.config.document import Document, Path
 from gateway.config.files import Files
 from gateway.config.models import GatewayConfig, RouteConfig
@@ -25,7 +26,7 @@ class Bundle:
         routes: every route, ordered by name.
         digest: hex SHA-256 over the files as written, what routes and models say with variables expanded, and the environment's
             settings, secrets left out. Two bundles of one digest may still differ in secrets: compare `config` too.
-        calibration: the bytes of `routes/calibration.json`, or None where there is none.
+        calibration: what `routes/calibration.json` says, or None where there is none.
         warnings: what is well-formed and probably not meant.
         files: what it was read from, as written.
     """
@@ -33,7 +34,7 @@ class Bundle:
     config: GatewayConfig
     routes: tuple[RouteConfig, ...]
     digest: str
-    calibration: bytes | None = None
+    calibration: CalibrationFile | None = None
     warnings: tuple[Problem, ...] = ()
     files: Files = field(default_factory=lambda: Files("gateway.yaml", None, {}, None), repr=False, compare=False)
     _gateway: Document = field(default_factory=lambda: Document("gateway.yaml"), repr=False, compare=False)
@@ -47,6 +48,15 @@ class Bundle:
         """A problem at a place of a route's file, for example `("orders", ("patterns", 0), ...)`."""
         document = self._routes.get(route)
         return document.problem(path, message, severity) if document else Problem(route, 0, message, severity)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every model and backend that is named is there; not so where a variable without a value names it."""
+        config = self.config
+        models = {*config.models, *config.aliases}
+        named = {config.router.default, *config.aliases.values(), *(route.model for route in self.routes)}
+        backends = {member.name for model in config.models.values() for member in model.backends}
+        return named <= models and backends <= set(config.backends)
 
     def missing_tools(self, known: Collection[str]) -> tuple[Problem, ...]:
         """A problem for every tool that is named and not among `known`."""

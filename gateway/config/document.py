@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.config.variables import UnknownVariable, Variables
+from gateway.config.variables import UnknownVariable, UnsetVariable, Variables
 from gateway.config.yaml import Mapping, Node, Scalar, Sequence, YamlError, compose, plain_value
 from gateway.errors import Problem
 
@@ -27,6 +27,7 @@ class Document:
         texts: how the values that are no text were written, so that a name such as `08` can stay one.
         expanded: the places that hold the value of a variable; never shown.
         overridden: the places that something outside the file decides -> its name.
+        unset: the places whose variables have no value here; what is wrong there may be right elsewhere.
     """
 
     file: str
@@ -35,6 +36,7 @@ class Document:
     texts: dict[Path, str] = field(default_factory=dict)
     expanded: set[Path] = field(default_factory=set)
     overridden: dict[Path, str] = field(default_factory=dict)
+    unset: set[Path] = field(default_factory=set)
 
     def line(self, path: Path) -> int:
         """The line of the nearest value that is there, going up from `path`; 0 where the file holds none of it."""
@@ -48,6 +50,8 @@ class Document:
         for end in range(len(path), 0, -1):
             if (name := self.overridden.get(path[:end])) is not None:
                 return Problem("environment", 0, f"{name}: {message}", severity)
+            if path[:end] in self.unset:
+                severity = "warning"
         return Problem(self.file, self.line(path), message, severity)
 
     def override(self, path: Path, value: Any, name: str) -> None:
@@ -63,13 +67,14 @@ class Document:
             for old in [old for old in place if old[: len(path)] == path]:
                 del place[old]
         self.overridden[path] = name
+        self.unset = {place for place in self.unset if place[: len(path)] != path}
 
 
 def read_document(file: str, content: bytes, variables: Variables, problems: list[Problem]) -> Document | None:
     """Read one file. What is wrong goes to `problems`; None where nothing can be told from the file."""
 
-    def report(line: int, message: str) -> None:
-        problems.append(Problem(file, line, message))
+    def report(line: int, message: str, severity: str = "error") -> None:
+        problems.append(Problem(file, line, message, severity))
 
     try:
         text = content.decode("utf-8-sig")
@@ -93,7 +98,7 @@ def read_document(file: str, content: bytes, variables: Variables, problems: lis
 
 
 class _Reader:
-    def __init__(self, document: Document, variables: Variables, report: Callable[[int, str], None]) -> None:
+    def __init__(self, document: Document, variables: Variables, report: Callable[[int, str, str], None]) -> None:
         self._document = document
         self._variables = variables
         self._report = report
@@ -114,8 +119,12 @@ class _Reader:
             try:
                 text = self._variables.expand(text)
             except UnknownVariable as error:
-                self._report(node.line, str(error))
-                return text
+                if not self._variables.offline or not isinstance(error, UnsetVariable):
+                    self._report(node.line, str(error), "error")
+                    return text
+                self._report(node.line, str(error), "warning")
+                self._document.unset.add(path)
+                text = self._variables.guess(text)
             self._document.expanded.add(path)
             if not text:
                 # An empty value is no null: whoever wants "none" leaves the key out, and nothing empty is ever sent.

@@ -6,6 +6,7 @@ Knows which files belong to the configuration and that they may change while the
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from gateway.config.yaml import MAX_BYTES
 from gateway.errors import Problem
 
 CALIBRATION: Final = "calibration.json"
+GATE: Final = "eval.jsonl"
 _ATTEMPTS: Final = 5
 
 
@@ -27,6 +29,7 @@ class Files:
         routes: the route files, in the order of their names.
         calibration: the routes' calibration, or None where there is none.
         folder: the folder of the routes, as it begins their names.
+        gate: the labelled lines that every version has to send right, or None where there are none.
     """
 
     gateway_name: str
@@ -34,6 +37,17 @@ class Files:
     routes: dict[str, bytes]
     calibration: bytes | None
     folder: str = ""
+    gate: bytes | None = None
+
+    @property
+    def calibration_name(self) -> str:
+        """The calibration's name to show."""
+        return f"{self.folder}/{CALIBRATION}"
+
+    @property
+    def gate_name(self) -> str:
+        """The name to show of the labelled lines."""
+        return f"{self.folder}/{GATE}"
 
     def within(self, name: str) -> str:
         """A route file's name inside of the folder: the same wherever the folder lies."""
@@ -67,36 +81,60 @@ def read_files(config_path: Path, routes_path: Path | None, problems: list[Probl
 def _read_once(config_path: Path, routes_path: Path | None, problems: list[Problem]) -> Files:
     gateway = _content(config_path, problems)
     routes: dict[str, bytes] = {}
-    calibration = None
+    calibration = gate = None
     if routes_path is not None:
         if not routes_path.is_dir():
             problems.append(Problem(display(routes_path), 0, "there is no such folder; it holds the routes"))
-        for path in _route_files(routes_path):
-            if path.suffix == ".yml":
+        for path in _route_files(routes_path, problems) if routes_path.is_dir() else ():
+            if path.suffix != ".yaml":
                 problems.append(Problem(display(path), 0, "route files end in `.yaml`; rename it, or it is not read"))
             elif (content := _content(path, problems)) is not None:
                 routes[display(path)] = content
-        if (routes_path / CALIBRATION).is_file():
+        # A link that leads nowhere, or a folder of that name, is there: it must not pass for a file that was never meant.
+        if os.path.lexists(routes_path / CALIBRATION):
             calibration = _content(routes_path / CALIBRATION, problems)
+        if os.path.lexists(routes_path / GATE):
+            gate = _content(routes_path / GATE, problems)
     folder = display(routes_path) if routes_path is not None else ""
-    return Files(display(config_path), gateway, routes, calibration, folder)
+    return Files(display(config_path), gateway, routes, calibration, folder, gate)
 
 
-def _route_files(folder: Path) -> list[Path]:
-    return sorted(_walk(folder))
+def _route_files(folder: Path, problems: list[Problem]) -> list[Path]:
+    return sorted(_walk(folder, problems))
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    # Hidden names are editors' swap files and the bookkeeping of mounted folders.
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+def _walk(folder: Path, problems: list[Problem]) -> Iterator[Path]:
+    """Every file that is or looks like a route's. Links to folders are followed, each folder is entered once."""
+
+    def unreadable(error: OSError) -> None:
+        # What is not told here would be routes that are gone.
+        problems.append(Problem(display(Path(error.filename)), 0, f"cannot be read: {error.strerror}"))
+
+    entered: set[tuple[int, int]] = set()
+    for root, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
+        # A link may lead back to where it stands.
+        try:
+            found = Path(root).stat()
+        except OSError as error:
+            unreadable(error)
+            continue
+        if (found.st_dev, found.st_ino) in entered:
+            folders.clear()
+            continue
+        entered.add((found.st_dev, found.st_ino))
+        # Hidden names are editors' swap files and the bookkeeping of mounted folders.
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in names:
-            if name.endswith((".yaml", ".yml")) and not name.startswith("."):
+            if name.lower().endswith((".yaml", ".yml")) and not name.startswith("."):
                 yield Path(root, name)
 
 
 def _content(path: Path, problems: list[Problem]) -> bytes | None:
     try:
+        # Opening a pipe waits for somebody who writes to it.
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            problems.append(Problem(display(path), 0, "cannot be read: it is no regular file"))
+            return None
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -115,7 +153,7 @@ def stamps(config_path: Path, routes_path: Path | None) -> dict[str, tuple[int, 
     """What tells a file that changed from one that did not, by path; None for one that is not there."""
     paths = [config_path]
     if routes_path is not None:
-        paths += [routes_path / CALIBRATION, *_route_files(routes_path)]
+        paths += [routes_path / CALIBRATION, routes_path / GATE, *_route_files(routes_path, [])]
     return {str(path): stamp(path) for path in paths}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.config.bundle import Bundle, digest_of
+from gateway.config.calibration import read_calibration
 from gateway.config.document import Document, read_document
 from gateway.config.files import Files, display, read_files
 from gateway.config.models import NAME_PATTERN, GatewayConfig, RouteConfig
@@ -31,62 +32,75 @@ RESERVED_KEY_NAMES: Final = frozenset({"admin", "local"})
 # What is a replica's own affair or a secret: only that a secret is set is part of the digest.
 _OWN: Final = frozenset({"PORT", "DATABASE_URL", "REDIS_URL"})
 _SECRET: Final = frozenset({"GATEWAY_ADMIN_KEY"})
+_ENCODER_OWN: Final = {"base_url", "api_key", "headers"}
 
 
-def load(config_path: Path, routes_path: Path | None, settings: Settings) -> Bundle:
+def load(config_path: Path, routes_path: Path | None, settings: Settings, *, offline: bool = False) -> Bundle:
     """Read and prove everything.
 
     Args:
         config_path: the gateway's own file.
         routes_path: the folder of the route files, or None for no routes. A folder that is missing is a mistake.
         settings: the environment; wins over the files.
+        offline: whether variables without a value are warnings; such a bundle is for looking at alone.
 
     Raises:
         ConfigError: with every problem that was found, ordered by file and line.
     """
     problems: list[Problem] = []
-    return load_files(read_files(config_path, routes_path, problems), settings, problems)
+    return load_files(read_files(config_path, routes_path, problems), settings, problems, offline=offline)
 
 
-def load_files(files: Files, settings: Settings, problems: list[Problem] | None = None) -> Bundle:
+def load_files(
+    files: Files, settings: Settings, problems: list[Problem] | None = None, *, offline: bool = False
+) -> Bundle:
     """Prove files that have been read, here or by another replica.
 
     Args:
         files: what was read.
         settings: this process's environment.
         problems: what was found while reading.
+        offline: as in `load`.
 
     Raises:
         ConfigError: as `load`.
     """
     problems = [] if problems is None else problems
-    variables = Variables(settings.variables)
+    variables = Variables(settings.variables, offline)
     document = config = None
     environment_model: str | None = None
     if files.gateway is not None:
         document = read_document(files.gateway_name, files.gateway, variables, problems)
     if document is not None:
-        before = len(problems)
+        before = len(_errors(problems))
         environment_model = _lay_over(document, settings, problems)
         # What a file with a broken variable or a duplicate key says is still worth checking, and never used.
         config = validate(GatewayConfig, document, problems, GATEWAY_UNSERVED)
-        if config is not None and len(problems) == before:
+        if config is not None and len(_errors(problems)) == before:
             problems += _config_problems(config, document)
     routes, places = _routes(files, variables, problems)
     if config is not None:
         routes = _with_environment_model(config, routes, environment_model)
         problems += _route_problems(config, routes, places)
-    if config is None or document is None or problems:
+    calibration = None
+    if files.calibration is not None:
+        calibration = read_calibration(files.calibration_name, files.calibration, problems)
+    if config is None or document is None or _errors(problems):
         raise ConfigError(_ordered(problems))
     return Bundle(
         config=config,
         routes=routes,
         digest=_digest(files, config, routes, settings),
         files=files,
-        calibration=files.calibration,
+        calibration=calibration,
+        warnings=_ordered(problems),
         _gateway=document,
         _routes=places,
     )
+
+
+def _errors(problems: Iterable[Problem]) -> list[Problem]:
+    return [problem for problem in problems if problem.severity == "error"]
 
 
 def _ordered(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -272,9 +286,14 @@ def _digest(files: Files, config: GatewayConfig, routes: tuple[RouteConfig, ...]
     parts += [(f"file:route:{files.within(name)}", content) for name, content in files.routes.items()]
     if files.calibration is not None:
         parts.append(("file:calibration", files.calibration))
+    if files.gate is not None:
+        # It decides nothing. But what was proved by other lines is not proved by these.
+        parts.append(("file:gate", files.gate))
     # With variables expanded: two replicas of one digest decide alike, whatever their environments say elsewhere.
     parts += [(f"route:{route.route}", route.model_dump_json().encode()) for route in routes]
-    deciding = config.model_dump_json(include={"router", "models", "aliases"})
+    deciding = config.model_dump_json(
+        include={"router", "models", "aliases"}, exclude={"router": {"semantic": {"encoder": _ENCODER_OWN}}}
+    )
     parts.append(("config", deciding.encode()))
     for name, value in overrides(settings).values():
         if name not in _OWN:

@@ -8,9 +8,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
@@ -33,10 +44,32 @@ def _free_params(value: dict[str, Any]) -> dict[str, Any]:
 Params = Annotated[dict[str, Any], AfterValidator(_free_params)]
 
 
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "a truth value is no number")
+    return value
+
+
+# What routes are compared by, and how far ahead of the second the best one is.
+Score = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=-1, le=1)]
+Margin = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, le=2)]
+
+
 class Section(BaseModel):
-    """Base of every section: unknown keys are errors, values are frozen."""
+    """Base of every section: unknown keys are errors, values are frozen, `true` is no number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        # Python counts `True` as 1, and pydantic with it.
+        if isinstance(value, bool) and info.field_name is not None:
+            wanted = cls.model_fields[info.field_name].annotation
+            kinds = {wanted, *get_args(wanted)}
+            if bool not in kinds and kinds & {int, float}:
+                raise PydanticCustomError("int_type" if int in kinds else "float_type", "a truth value is no number")
+        return value
 
 
 class ServerConfig(Section):
@@ -189,13 +222,32 @@ class ModelConfig(Section):
         return value
 
 
+class RemoteEncoderConfig(Section):
+    """A model behind an OpenAI-protocol `/v1/embeddings` endpoint."""
+
+    base_url: NonEmpty = Field(repr=False)
+    model: NonEmpty
+    api_key: NonEmpty | None = Field(default=None, repr=False)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    dimensions: int | None = Field(default=None, ge=1, le=16384)
+    timeout_s: float = Field(default=30, gt=0)
+
+    @field_validator("base_url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if not re.match(r"^https?://[^/\s]+", value):
+            raise ValueError("it must start with http:// or https://")
+        return value
+
+
 class SemanticConfig(Section):
     """How example utterances decide."""
 
     enabled: bool = True
-    encoder: NonEmpty = "auto"
-    threshold: float | Literal["auto"] = "auto"
-    margin: float | Literal["auto"] = "auto"
+    encoder: RemoteEncoderConfig | NonEmpty = "auto"
+    threshold: Score | Literal["auto"] = "auto"
+    margin: Margin | Literal["auto"] = "auto"
+    none: tuple[NonEmpty, ...] = Field(default=(), description="Utterances that belong to no route.")
     timeout_ms: float = Field(default=200, gt=0)
     cache_ttl_s: float = Field(default=300, gt=0)
     cache_size: int = Field(default=10_000, gt=0)
@@ -207,6 +259,7 @@ class RouterConfig(Section):
     model: Name = "auto"
     default: Name
     semantic: SemanticConfig = SemanticConfig()
+    sticky: bool = False
 
 
 class OutboundConfig(Section):
@@ -307,7 +360,7 @@ class When(Section):
 class FixedThreshold(Section):
     """A threshold someone chose, and the encoder it was chosen for."""
 
-    value: float
+    value: Score
     encoder: NonEmpty
 
 
@@ -343,4 +396,6 @@ class RouteConfig(Section):
             raise ValueError("a route needs `keywords` or `patterns`, or `utterances`, or `when` with `match: when`")
         if self.all_of and not has_rule:
             raise ValueError("`all_of` needs `keywords` or `patterns` beside it")
+        if self.threshold is not None and not self.utterances:
+            raise ValueError("`threshold` needs `utterances`: it is the score that they have to reach")
         return self

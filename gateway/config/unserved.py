@@ -22,7 +22,6 @@ _GATEWAY: Final = (
     "models.*.answer_model",
     "models.*.escalate",
     "models.*.limits",
-    "router.sticky",
     "tools.mcp",
     "tools.http",
     "tools.retries",

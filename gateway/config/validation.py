@@ -52,7 +52,7 @@ def validate(
     except ValidationError as error:
         found = error.errors(include_url=False)
     # A plain word such as `08`, `1e3` or `true` where text is wanted is that text.
-    if _keep_text(document, found):
+    if _keep_text(document, found) or _leave_out_unset(document, found):
         return validate(model, document, problems, unserved)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for item in found:
@@ -68,7 +68,7 @@ def validate(
 def _is_other_branch(path: Path, items: list[ErrorDetails], by_place: dict[Path, list[ErrorDetails]]) -> bool:
     """Whether this only says that a mapping is not the word that might stand in its place; its own mistakes say more."""
     deeper = any(len(other) > len(path) and other[: len(path)] == path for other in by_place)
-    return deeper and all(item["type"] == "literal_error" for item in items)
+    return deeper and all(item["type"] in {"literal_error", "string_type"} for item in items)
 
 
 def _keep_text(document: Document, found: list[ErrorDetails]) -> bool:
@@ -79,6 +79,20 @@ def _keep_text(document: Document, found: list[ErrorDetails]) -> bool:
             _put(document.value, path, text)
             kept = True
     return kept
+
+
+def _leave_out_unset(document: Document, found: list[ErrorDetails]) -> bool:
+    """Take out what only looks wrong because its variable has no value here; whether something was taken out."""
+    left_out = False
+    for item in found:
+        path = _place(item, document.value)
+        if item["type"] == "missing" or path not in document.unset or not isinstance(path[-1], str):
+            continue
+        above = document.value
+        for part in path[:-1]:
+            above = above[part]
+        left_out |= above.pop(path[-1], None) is not None
+    return left_out
 
 
 def _put(value: Any, path: Path, text: str) -> None:

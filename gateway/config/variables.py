@@ -20,11 +20,21 @@ class UnknownVariable(Exception):
     """A variable that is unset and has no default, or that is written in a way nobody reads."""
 
 
+class UnsetVariable(UnknownVariable):
+    """A variable that has no value here, and may have one elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """The values by name. Empty counts as unset, and `NAME_FILE` names a file that holds the value of `NAME`."""
+    """The values by name. Empty counts as unset, and `NAME_FILE` names a file that holds the value of `NAME`.
+
+    Attributes:
+        values: by name.
+        offline: whether files are looked at where their variables are not set: one that is missing is a warning.
+    """
 
     values: Mapping[str, str]
+    offline: bool = False
 
     def expand(self, text: str) -> str:
         """`text` with every variable replaced.
@@ -35,6 +45,21 @@ class Variables:
         if "${" not in text:
             return text
         return _PLACE.sub(self._replacement, text)
+
+    def guess(self, text: str) -> str:
+        """`text` with an address, a name and a text at once in the place of each variable that is not set.
+
+        Raises:
+            UnknownVariable: as `expand`, but for these.
+        """
+
+        def one(match: re.Match[str]) -> str:
+            try:
+                return self._replacement(match)
+            except UnsetVariable:
+                return f"http://unset-{match[1]}"
+
+        return _PLACE.sub(one, text)
 
     def _replacement(self, match: re.Match[str]) -> str:
         if match[0] == "$${":
@@ -48,7 +73,7 @@ class Variables:
         if value:
             return value
         if default is None:
-            raise UnknownVariable(f"the variable {name} is not set; set it, or give a default: `${{{name}:-...}}`")
+            raise UnsetVariable(f"the variable {name} is not set; set it, or give a default: `${{{name}:-...}}`")
         return str(default)
 
     def _from_file(self, name: str) -> str | None:
@@ -63,4 +88,4 @@ class Variables:
             return content.decode("utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise UnknownVariable(f"the file that {name}_FILE names cannot be read: {reason}") from error
+            raise UnsetVariable(f"the file that {name}_FILE names cannot be read: {reason}") from error

@@ -72,6 +72,7 @@ class Versioned(Generic[T]):
 
     Attributes:
         changed_at: when the active generation took over, seconds since the epoch.
+        settled_at: when the last reload succeeded or was refused, seconds since the epoch; 0 before the first.
         last_error: the last reload's refusal; None once a reload succeeds.
         failures: reloads refused so far.
     """
@@ -107,6 +108,7 @@ class Versioned(Generic[T]):
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
         self.changed_at = clock.now()
+        self.settled_at = 0.0
         self.last_error: Refusal | None = None
         self.failures = 0
 
@@ -177,7 +179,7 @@ class Versioned(Generic[T]):
         async with self._reloading:
             current = self._lease.value
             found = await make(current)
-            self.last_error = None
+            self.settled_at, self.last_error = self._clock.now(), None
             if found is not current:
                 self._swap(found)
                 _log.info("version active", version=str(found.version))
@@ -185,7 +187,8 @@ class Versioned(Generic[T]):
 
     def refused(self, error: GatewayError) -> None:
         """Keep why a generation was refused, until another takes over."""
-        self.last_error = Refusal(self._clock.now(), _problems(error))
+        self.settled_at = self._clock.now()
+        self.last_error = Refusal(self.settled_at, _problems(error))
         self.failures += 1
 
     def _swap(self, value: T) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
-from gateway.config.models import GatewayConfig
+from gateway.config.models import BackendConfig, GatewayConfig, RemoteEncoderConfig
 
 HIDDEN: Final = "[secret]"
 # Shorter ones (`none`, `test`) are ordinary words.
@@ -69,12 +69,18 @@ def secrets_of(config: GatewayConfig) -> Iterator[str]:
         yield unquote(password)
     for backend in config.backends.values():
         yield from backend.keys
-        for value in backend.headers.values():
+    servers: list[BackendConfig | RemoteEncoderConfig] = [*config.backends.values()]
+    if isinstance(config.router.semantic.encoder, RemoteEncoderConfig):
+        servers.append(config.router.semantic.encoder)
+    for server in servers:
+        if isinstance(server, RemoteEncoderConfig) and server.api_key is not None:
+            yield server.api_key
+        for value in server.headers.values():
             yield value
             # `Bearer KEY`: the key alone is as secret.
             yield from value.split()[1:]
-        if backend.base_url is not None:
-            parts = urlsplit(backend.base_url)
+        if server.base_url is not None:
+            parts = urlsplit(server.base_url)
             if parts.password:
                 yield parts.password
             yield from (pair.partition("=")[2] for pair in parts.query.split("&") if "=" in pair)

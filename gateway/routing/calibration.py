@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.routing.likeness import NO_ROUTE
 from gateway.routing.scoring import Judged, Scorer
 
 Vectors = NDArray[np.float32]
@@ -29,6 +30,8 @@ _MOST_MARGIN = 0.02
 _TIED = 0.005
 # Labelled lines rarely hold as many strangers as traffic does: together they weigh at least this much of the rest.
 _STRANGERS = 0.3
+# All utterances together count for as much as so many labelled lines: one line must not turn half of them away.
+_UTTERANCES = 5.0
 # Thresholds that are worse than the best by no more than this share of the lines are as good: the middle of them is taken.
 _AS_GOOD = 0.008
 NOWHERE = -1
@@ -73,7 +76,7 @@ def fit(routes: Sequence[str], scorer: Scorer, lines: Lines | None = None, key: 
     return Calibration(
         threshold,
         margin,
-        {route: float(own) for route, own in zip(routes, thresholds, strict=True)},
+        {route: float(own) for route, own in zip(routes, thresholds, strict=True) if route != NO_ROUTE},
         kept(judged, thresholds, margin),
         key,
     )
@@ -103,8 +106,8 @@ def calibrate(
         means = sums / np.maximum(counts, 1)
         offsets = (means - own[right].mean()) * counts / (counts + _TRUSTED)
     if lines is not None and len(lines[0]):
-        threshold = _from_lines(*lines, offsets, threshold)
-    thresholds = np.maximum(threshold + offsets, lowest).round(4)
+        threshold = _from_lines(*lines, offsets, threshold, own[right] - offsets[owner[right]])
+    thresholds = np.clip(threshold + offsets, lowest, 1).round(4)
     return thresholds, round(threshold, 4), _margin((own - others)[right])
 
 
@@ -142,8 +145,13 @@ def _margin(leads: NDArray[np.float64]) -> float:
     return round(min(max(float(np.quantile(finite, _TIED)), _LEAST_MARGIN), _MOST_MARGIN), 4)
 
 
-def _from_lines(owner: Places, scores: Vectors, offsets: NDArray[np.float64], found: float) -> float:
-    """The threshold under which most labelled lines end where they should; `found` where they do not tell."""
+def _from_lines(
+    owner: Places, scores: Vectors, offsets: NDArray[np.float64], found: float, known: NDArray[np.float64]
+) -> float:
+    """The threshold under which most labelled lines end where they should; `found` where they do not tell.
+
+    `known` is how high the utterances score that find their own route; they are friends too.
+    """
     chosen = scores.argmax(axis=1)
     height = scores[np.arange(len(owner)), chosen].astype(np.float64) - offsets[chosen]
     strange = owner == NOWHERE
@@ -152,9 +160,15 @@ def _from_lines(owner: Places, scores: Vectors, offsets: NDArray[np.float64], fo
         # Without strangers every threshold is too high; without friends, too low.
         return min(found, float(np.quantile(height[right], _LOST))) if right.any() else found
     weight = max(1.0, _STRANGERS * float((~strange).sum()) / float(strange.sum()))
-    order = np.argsort(height, kind="stable")
-    # What is won by raising the threshold past each line in turn: strangers turned away, less friends lost.
-    won = np.cumsum(np.where(strange, weight, np.where(right, -1.0, 0.0))[order])
+    gain = np.where(strange, weight, np.where(right, -1.0, 0.0))
+    every = np.concatenate([height, known])
+    lost = np.full(len(known), -min(1.0, _UTTERANCES / max(len(known), 1)))
+    order = np.argsort(every, kind="stable")
+    # What is won by raising the threshold past each in turn: strangers turned away, less friends lost.
+    won = np.cumsum(np.concatenate([gain, lost])[order])
     best = won >= won.max() - _AS_GOOD * len(owner)
-    highest, lowest = height[order][best].max(), height[order][best].min()
-    return float((highest + lowest) / 2) if won.max() > 0 else min(found, float(height[order][0]))
+    highest, lowest = every[order][best].max(), every[order][best].min()
+    if won.max() > 0:
+        return float((highest + lowest) / 2)
+    # No line is won by a threshold. Where none is lost on the whole by the one that was found, that one stays.
+    return found if gain[height < found].sum() >= 0 else min(found, float(height.min()))

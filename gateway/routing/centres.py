@@ -33,12 +33,14 @@ class Centres:
         counts: utterances of each route, one at least.
     """
 
-    def __init__(self, vectors: Vectors, owner: Places, routes: int) -> None:
+    def __init__(self, vectors: Vectors, owner: Places, routes: int, nowhere: int | None = None) -> None:
+        """`nowhere` is the number of what is no route: how many utterances it has says nothing about the others."""
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         self.owner = owner
         self.counts = np.bincount(owner, minlength=routes)
         self._begins = np.searchsorted(owner, np.arange(routes))
-        self._nearest_share = np.float32(len(owner) / (len(owner) + _HALF_NEAREST * routes))
+        usual = len(owner) / routes if nowhere is None else (len(owner) - self.counts[nowhere]) / max(routes - 1, 1)
+        self._nearest_share = np.float32(usual / (usual + _HALF_NEAREST))
         self._sums = np.zeros((routes, self.vectors.shape[1]), dtype=np.float32)
         np.add.at(self._sums, owner, self.vectors)
         self._units = unit(self._sums)

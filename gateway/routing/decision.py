@@ -28,14 +28,14 @@ class Candidate(msgspec.Struct, frozen=True):
     """One route as the router saw it: what spoke for it and why it was taken or left.
 
     Attributes:
-        route: the route's name.
+        route: the route's name; `-` for the utterances that belong to no route.
         score: similarity in -1..1, or None where no utterance was compared.
         threshold: the score it had to reach, or None.
         margin: distance to the best other route, or None.
         nearest: the utterance that was most alike, or None.
         matched: keywords and patterns that were found.
         verdict: `chosen`, or one word for why not: `below_threshold`, `ambiguous`, `lower_score`,
-            `lower_priority`, `barred`, `no_match`.
+            `not_clearly_better` (than the conversation's own route), `lower_priority`, `barred`, `no_match`.
     """
 
     route: str
@@ -59,10 +59,11 @@ class Decision(msgspec.Struct, frozen=True):
         margin: distance to the second best route, semantic decisions only.
         cached: whether a cache answered.
         reason: one short sentence for people; for `default` it says why nothing matched
-            (`no_match`, `below_threshold`, `ambiguous`, `encoder_loading`, `encoder_timeout`, `encoder_failed`, `unreadable`
+            (`no_match`, `below_threshold`, `ambiguous`, `like_none`, `encoder_loading`, `encoder_timeout`, `encoder_failed`, `unreadable`
             (no encoder knows the script), `semantic_disabled`, `no_text`).
         candidates: what was considered, best first; empty on the hot path of rules.
         matched: keywords and patterns behind a `rule` decision, where the decision was asked to explain itself.
+        calibration: where thresholds come from, where the decision was asked to explain itself.
     """
 
     route: str | None
@@ -75,3 +76,4 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str = ""
     candidates: tuple[Candidate, ...] = ()
     matched: tuple[Match, ...] = ()
+    calibration: str = ""

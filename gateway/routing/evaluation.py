@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gateway.routing.decision import Candidate, Decision
+from gateway.routing.likeness import NO_ROUTE
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -127,7 +128,7 @@ def _of_route(name: str, pairs: Sequence[tuple[Line, Decision]]) -> RouteFigures
 
 
 def _alike(decision: Decision) -> list[Candidate]:
-    scored = [c for c in decision.candidates if c.score is not None and c.verdict != "barred"]
+    scored = [c for c in decision.candidates if c.score is not None and c.verdict != "barred" and c.route != NO_ROUTE]
     return sorted(scored, key=lambda candidate: (-(candidate.score or 0.0), candidate.route))
 
 

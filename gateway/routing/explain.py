@@ -16,6 +16,7 @@ from gateway.routing.decision import Candidate, Decision
 REASONS = {
     "no_match": "no rule matched, and no route with utterances may be used here",
     "below_threshold": "no rule matched, and no route's utterances are alike enough",
+    "like_none": "no rule matched, and the text is most like one of `router.semantic.none`, which belong to no route",
     "ambiguous": "no rule matched, and two routes are too close to call",
     "encoder_loading": "no rule matched, and the encoder is still loading",
     "encoder_timeout": "no rule matched, and the encoder took longer than `router.semantic.timeout_ms`",
@@ -46,11 +47,13 @@ def _lines(decision: Decision) -> Iterator[str]:
         yield f"score     {decision.score:.3f}{ahead}"
     yield f"because   {REASONS.get(decision.reason, decision.reason)}"
     yield f"version   {decision.version}"
+    if decision.calibration:
+        yield f"threshold {decision.calibration}"
     if decision.candidates:
         yield ""
         width = max(len(candidate.route) for candidate in decision.candidates)
         for candidate in decision.candidates:
-            yield f"{candidate.route:<{width}}  {candidate.verdict:<15}  {_evidence(candidate)}".rstrip()
+            yield f"{candidate.route:<{width}}  {candidate.verdict:<18}  {_evidence(candidate)}".rstrip()
 
 
 def _evidence(candidate: Candidate) -> str:

@@ -22,6 +22,7 @@ class Facts(msgspec.Struct, frozen=True):
         tokens: a cheap estimate of the request's prompt tokens.
         allowed_routes: routes the key may use, or None for all.
         allowed_models: models the key may use, or None for all.
+        kept: the route this conversation is on, where `router.sticky` asks for it and there is one.
     """
 
     text: str
@@ -33,3 +34,4 @@ class Facts(msgspec.Struct, frozen=True):
     allowed_routes: frozenset[str] | None = None
     allowed_models: frozenset[str] | None = None
     before: str = ""
+    kept: str | None = None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gateway.routing.calibration import Calibration, Lines, fit
 from gateway.routing.encoder import EncoderFailed
 from gateway.routing.fits import Fits, fit_key
-from gateway.routing.likeness import Outcome, View
+from gateway.routing.likeness import NO_ROUTE, Outcome, View
 from gateway.routing.negation import negates
 from gateway.routing.normalise import normalise
 from gateway.routing.scoring import Scorer
@@ -31,7 +31,7 @@ class Index:
     """Scores and judges texts.
 
     Attributes:
-        routes: route names, in the order of scores.
+        routes: route names, in the order of scores; `NO_ROUTE` among them where there are utterances of none.
         utterances: the texts as they stand in the files, grouped by route.
         scorer: what gives scores.
         calibration: what was fitted, or given.
@@ -71,15 +71,20 @@ class Index:
         owner = np.asarray([self._number[name] for name in names], dtype=np.intp)
         ordered = np.asarray(vectors, dtype=np.float32)[order]
         key = fit_key(encoder, zip(names, normal, strict=True))
-        known = fits.get(key) if fits is not None and lines is None else None
-        self.scorer = known[0] if known is not None else Scorer(normal, ordered, owner, len(self.routes))
-        learnt = known[1] if known is not None else None
         if calibration is None and threshold is not None and margin is not None:
             calibration = Calibration(threshold, margin)
+        known = fits.get(key) if fits is not None and lines is None else None
+        learnt = known[1] if known is not None else None
+        self._nowhere = self._number.get(NO_ROUTE)
+        # A scorer that let go of its features can score, and cannot be calibrated any more.
+        if known is not None and (calibration is not None or learnt is not None):
+            self.scorer = known[0]
+        else:
+            self.scorer = Scorer(normal, ordered, owner, len(self.routes), self._nowhere)
         if calibration is None:
             learnt = calibration = learnt or fit(self.routes, self.scorer, lines, key)
         self.scorer.forget_features()
-        if fits is not None and lines is None and learnt is not None:
+        if fits is not None and lines is None:
             fits.put(key, self.scorer, learnt)
         self.calibration = calibration
         self.margin = calibration.margin if margin is None else margin
@@ -94,7 +99,7 @@ class Index:
         """Say which route a normalised text, whose unit vector this is, is most like. `barred` routes do not count."""
         barred_numbers = [self._number[route] for route in barred if route in self._number]
         count = len(self.routes) - len(barred_numbers)
-        if not count:
+        if count <= (self._nowhere is not None):
             return Outcome()
         found, nearest = self.scorer.score(text, vector, barred_numbers, every=views)
         # Rounded, so that the last digits of a matrix product decide nothing.
@@ -108,7 +113,9 @@ class Index:
             margin = round(score - float(scores.max()), _DIGITS)
             scores[best] = score
         verdict = "chosen"
-        if score < self.thresholds[best]:
+        if best == self._nowhere:
+            verdict = "like_none"
+        elif score < self.thresholds[best]:
             verdict = "below_threshold"
         elif margin is not None and (
             margin < self.margin or self._contradicts(text, vector, best, nearest[best], barred_numbers)
@@ -128,7 +135,8 @@ class Index:
         if negates(text) == self._negates[nearest]:
             return False
         vectors = self.scorer.centres.vectors
-        _, others = self.scorer.score(text, vector, [*barred, best], every=True)
+        nowhere = [] if self._nowhere is None else [self._nowhere]
+        _, others = self.scorer.score(text, vector, [*barred, *nowhere, best], every=True)
         twins = vectors[others[others >= 0]] @ vectors[nearest]
         return bool(len(twins)) and float(twins.max()) >= _TWINS
 
@@ -139,8 +147,11 @@ class Index:
             score = float(scores[number])
             rivals = [other for other in order[:2] if other != number]
             margin = round(score - float(scores[rivals[0]]), _DIGITS) if rivals else None
-            threshold = self.thresholds[number]
-            said = verdict if place == 0 else "below_threshold" if score < threshold else "lower_score"
+            threshold = None if number == self._nowhere else self.thresholds[number]
+            below = threshold is not None and score < threshold
+            said = verdict if place == 0 else "below_threshold" if below else "lower_score"
+            if said == "like_none":
+                said = "chosen"
             views.append(View(self.routes[number], score, threshold, margin, self.utterances[nearest[number]], said))
         return tuple(views)
 

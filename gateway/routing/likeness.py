@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+# Stands where a route's name would, for utterances that belong to none; no route can be called that.
+NO_ROUTE: Final = "-"
 
 
 class View(msgspec.Struct, frozen=True):
@@ -10,7 +15,7 @@ class View(msgspec.Struct, frozen=True):
 
     route: str
     score: float
-    threshold: float
+    threshold: float | None
     margin: float | None
     nearest: str
     verdict: str

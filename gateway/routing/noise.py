@@ -36,6 +36,10 @@ _OPENS = re.compile(rf"<({'|'.join(_TAGS)})(?:\s[^<>]*)?>", re.IGNORECASE)
 # What stands inside these is the question itself; the tags alone are taken out.
 _WRAPS = re.compile(r"</?(?:task|user_query|user_message|question|feedback|answer)>", re.IGNORECASE)
 
+# What is routed on at most (see `text.both_ends`), and tags that are tried in a few milliseconds.
+_END_CHARS = 50_000
+_MOST_TAGS = 10_000
+
 
 def without_noise(text: str) -> str:
     """The text with spaces in the place of what programs added, so that positions stay true. Linear in its length.
@@ -44,6 +48,9 @@ def without_noise(text: str) -> str:
     """
     if "<" not in text:
         return text
+    if len(text) > 2 * _END_CHARS and text.count("<") > _MOST_TAGS:
+        # Megabytes of markup: only its ends are routed on, and trying each `<` of it would stop everybody.
+        return without_noise(text[:_END_CHARS]) + text[_END_CHARS:-_END_CHARS] + without_noise(text[-_END_CHARS:])
     parts: list[str] = []
     unclosed: set[str] = set()
     lowered: str | None = None

@@ -1,7 +1,7 @@
 """The one form in which texts and keywords are compared.
 
-Compatibility forms, case, composition, zero-width characters and white space make no difference in it; neither do spaces
-between characters of scripts that are written without them. Knows how to lead a position back to the text as it was sent.
+Compatibility forms, case, composition, zero-width characters, white space and a keyboard's own quotes and dashes make no
+difference in it; neither do spaces between characters of scripts that are written without them. Knows how to lead a position back to the text as it was sent.
 What a backend receives never passes through here.
 """
 
@@ -28,12 +28,31 @@ _ODD_SPACES = tuple("\n\r\t\v\f\x1c\x1d\x1e\x1f")
 # Composes with the character before it although its combining class is 0: medial and final jamo, half-width voiced marks.
 _JOINS = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f\uffa0-\uffdc]")
 
+# Putting marks in order takes time in proportion to the square of their number: beyond what any language stacks on one
+# letter (the limit of Unicode's stream-safe format), they are dropped.
+_MARKS = 30
+# What may hold a run of marks long enough to become too long: none becomes more than three.
+_MANY_MARKS = re.compile(rf"[^\w\s\x00-\x7f]{{{_MARKS // 3 - 1},}}")
+# Letters that become marks when they are composed.
+_VOICED = (("\uff9e", "\u3099"), ("\uff9f", "\u309a"))
+# One character that stands for a sentence of eighteen, and one for a word of eight: a text of them would grow as much. They
+# stay what they are, by characters that mean nothing and that composing leaves alone.
+_SENTENCES = (("\ufdfa", "\ufdd0"), ("\ufdfb", "\ufdd1"))
+_BEFORE = (*_VOICED, *_SENTENCES)
+# What keyboards and word processors make of plain quotes and hyphens.
+_AFTER = (
+    *((odd, "'") for odd in "\u2018\u2019\u201a\u201b\u02bc"),
+    *((odd, '"') for odd in "\u201c\u201d\u201e\u201f"),
+    *((odd, "-") for odd in "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"),
+    *((stand_in, sentence) for sentence, stand_in in _SENTENCES),
+)
+
 
 def normalise(text: str) -> str:
     """Return the form of `text` that is compared. Idempotent; never raises, lone surrogates included."""
     if text.isascii():
         return _plain(text)
-    return _GAP.sub("", " ".join(_fold(text).split()))
+    return _GAP.sub("", " ".join(fold(text).split()))
 
 
 def _plain(text: str) -> str:
@@ -42,20 +61,42 @@ def _plain(text: str) -> str:
     for space in _ODD_SPACES:
         if space in text:
             text = text.replace(space, " ")
-    while "  " in text:
+    size = -1
+    # Looking whether there are two in a row takes as long as replacing them.
+    while len(text) != size:
+        size = len(text)
         text = text.replace("  ", " ")
     return text.strip(" ")
 
 
-def _fold(text: str) -> str:
+def fold(text: str) -> str:
+    """`normalise` but for white space."""
     text = _IGNORABLE.sub("", text)
     text = _SURROGATE.sub("\ufffd", text)
-    text = unicodedata.normalize("NFKC", text).casefold()
+    for letter, mark in _BEFORE:
+        if letter in text:
+            text = text.replace(letter, mark)
+    many = _MANY_MARKS.search(text) is not None
+    text = unicodedata.normalize("NFKC", _MANY_MARKS.sub(_few_marks, text) if many else text).casefold()
     if text.isascii():
         return text
     text = unicodedata.normalize("NFKC", _DOTTED_I.sub("i", text))
     # A folded letter may compose into one that folds again (U+0345 and its kin).
-    return unicodedata.normalize("NFKC", text.casefold())
+    text = unicodedata.normalize("NFKC", text.casefold())
+    for odd, plain in _AFTER:
+        if odd in text:
+            text = text.replace(odd, plain)
+    return _MANY_MARKS.sub(_few_marks, text) if many else text
+
+
+def _few_marks(found: re.Match[str]) -> str:
+    kept: list[str] = []
+    marks = 0
+    for char in found[0]:
+        marks = marks + 1 if unicodedata.category(char)[0] == "M" else 0
+        if marks <= _MARKS:
+            kept.append(char)
+    return "".join(kept)
 
 
 class Positions:
@@ -99,7 +140,7 @@ def _folded(text: str) -> Iterator[tuple[str, int, int]]:
     for position in range(1, len(text) + 1):
         if position < len(text) and _continues(text[position]):
             continue
-        for char in _fold(text[start:position]):
+        for char in fold(text[start:position]):
             yield char, start, position
         start = position
 

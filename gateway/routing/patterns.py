@@ -12,6 +12,8 @@ from typing import Protocol
 
 import re2
 
+from gateway.routing.normalise import fold
+
 _ASCII_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 
 
@@ -60,7 +62,7 @@ def compile_pattern(expression: str) -> Pattern:
 def _fitted(expression: str) -> str:
     """Characters beyond ASCII in their normalised form; what is ASCII already may be syntax and stays."""
     return "".join(
-        char if char.isascii() else _ASCII_PUNCTUATION.sub(r"\\\1", unicodedata.normalize("NFKC", char).casefold())
+        char if char.isascii() else _ASCII_PUNCTUATION.sub(r"\\\1", fold(char))
         for char in unicodedata.normalize("NFC", expression)
     )
 

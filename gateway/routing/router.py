@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.routing.decision import Decision
@@ -13,6 +14,10 @@ class Router(Protocol):
 
     async def decide(self, facts: Facts, *, explain: bool = False) -> Decision:
         """Decide. With `explain`, every candidate is filled in; route, model, strategy and score stay the same."""
+        ...
+
+    async def read_ahead(self, many: Sequence[Facts]) -> None:
+        """Make what `decide` will need for all of these, at once and without haste. Changes no decision; never raises."""
         ...
 
     async def prepare(self) -> None:

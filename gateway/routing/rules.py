@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 import ahocorasick_rs
 from msgspec.structs import replace
@@ -23,6 +24,11 @@ from gateway.routing.scripts import bounds_words
 from gateway.routing.text import as_sent, both_ends
 
 _ANY, _ALL, _NONE = 0, 1, 2
+_KINDS: Final[tuple[Literal["keyword", "all_of", "none_of"], ...]] = ("keyword", "all_of", "none_of")
+
+
+# The ASCII characters that bound words.
+_ASCII_WORDS = frozenset(char for char in map(chr, range(128)) if bounds_words(char))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,16 @@ class _Word:
     bound_left: bool
     bound_right: bool
     uses: list[tuple[int, int, int, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A keyword of a rule: its rank, the list it stands in, its bit among the rule's `all_of`, and how it is written."""
+
+    rank: int
+    kind: Literal["keyword", "all_of", "none_of"]
+    bit: int
+    keyword: str
 
 
 @dataclass(slots=True)
@@ -89,6 +105,7 @@ class RuleTable:
         self.problems: list[Problem] = []
         self._files = files or {}
         self._words: list[_Word] = []
+        self._bound_left, self._bound_right = bytearray(), bytearray()
         self._index: dict[str, int] = {}
         ordered = sorted(routes, key=lambda route: (-route.priority, route.route))
         self.rules = [self._rule(rank, route) for rank, route in enumerate(ordered)]
@@ -130,6 +147,8 @@ class RuleTable:
         if word not in self._index:
             self._index[word] = len(self._words)
             self._words.append(_Word(bounds_words(word[0]), bounds_words(word[-1])))
+            self._bound_left.append(self._words[-1].bound_left)
+            self._bound_right.append(self._words[-1].bound_right)
         self._words[self._index[word]].uses.append((kind, rank, bit, keyword))
 
     def scan(self, text: str) -> Scan:
@@ -137,7 +156,14 @@ class RuleTable:
         scan = Scan(text)
         if self._find is None:
             return scan
+        bound_left, bound_right, size = self._bound_left, self._bound_right, len(text)
         for number, start, end in self._find(text, True):
+            # Most of what is found in a long text is the inside of a longer word. It is told without a call, and without
+            # the keyword's own record: one of a hundred thousand is never in the processor's cache.
+            if start and bound_left[number] and text[start - 1] in _ASCII_WORDS:
+                continue
+            if end < size and bound_right[number] and text[end] in _ASCII_WORDS:
+                continue
             word = self._words[number]
             if not _stands_alone(word, text, start, end):
                 continue
@@ -150,18 +176,30 @@ class RuleTable:
                     scan.barred.add(rank)
         return scan
 
+    def within(self, text: str) -> list[Use]:
+        """Every keyword that stands in a normalised text, those of one spelling in the order of ranks."""
+        uses = []
+        for number, start, end in self._find(text, True) if self._find else ():
+            word = self._words[number]
+            if _stands_alone(word, text, start, end):
+                uses += [Use(rank, _KINDS[kind], bit, keyword) for kind, rank, bit, keyword in word.uses]
+        return uses
+
     def winner(self, scan: Scan, facts: Facts) -> tuple[Rule, str] | None:
         """The first rule in order that matches, and a sentence saying by what."""
-        ranks = sorted({*scan.any_of, *self._always}) if self._always else sorted(scan.any_of)
-        for rank in ranks:
+        for rank in self.asked(scan):
             rule = self.rules[rank]
-            if (why := self._why(rule, scan, facts)) is not None:
+            if (why := self.why(rule, scan, facts)) is not None:
                 return rule, why
         return None
 
+    def asked(self, scan: Scan) -> list[int]:
+        """The rules that may match, in order."""
+        return sorted({*scan.any_of, *self._always}) if self._always else sorted(scan.any_of)
+
     def matches(self, rule: Rule, scan: Scan, facts: Facts) -> bool:
         """Whether this rule on its own matches."""
-        return self._why(rule, scan, facts) is not None
+        return self.why(rule, scan, facts) is not None
 
     def bars(self, rule: Rule, scan: Scan, facts: Facts) -> bool:
         """Whether the route is no candidate for this text at all, by rule or by meaning."""
@@ -171,7 +209,8 @@ class RuleTable:
             or not holds(rule.when, facts, scan.text)
         )
 
-    def _why(self, rule: Rule, scan: Scan, facts: Facts) -> str | None:
+    def why(self, rule: Rule, scan: Scan, facts: Facts) -> str | None:
+        """By what this rule on its own matches; None where it does not."""
         if rule.all_of and scan.all_of.get(rule.rank, 0) != rule.all_of:
             return None
         if self.bars(rule, scan, facts):
@@ -187,13 +226,12 @@ class RuleTable:
         """Every keyword and pattern found, by rank, with positions in the text as it was sent. Not for the hot path."""
         positions = Positions(both_ends(original))
         matches: dict[int, list[Match]] = {}
-        names = ("keyword", "all_of", "none_of")
         for number, start, end in self._find(scan.text, True) if self._find else ():
             word = self._words[number]
             if _stands_alone(word, scan.text, start, end):
                 for kind, rank, _, keyword in word.uses:
                     span = positions.span(start, end)
-                    matches.setdefault(rank, []).append(Match(names[kind], keyword, *span))  # type: ignore[arg-type]
+                    matches.setdefault(rank, []).append(Match(_KINDS[kind], keyword, *span))
         for rank, match in self._found_patterns(scan.text, positions):
             matches.setdefault(rank, []).append(match)
         size = len(original)

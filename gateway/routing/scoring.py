@@ -8,7 +8,7 @@ knows what belongs nowhere. Knows utterances, their routes and their vectors; do
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
@@ -48,6 +48,7 @@ class Judged:
     """Utterances seen as if they were questions.
 
     Attributes:
+        places: the place of each among the utterances.
         owner: the route of each, by number.
         scores: its score for each route without itself.
         strange: the best score it would have if its whole route were not there; minus infinity where there is no other.
@@ -56,19 +57,27 @@ class Judged:
     owner: Places
     scores: Vectors
     strange: Vectors
+    places: Places = field(default_factory=lambda: np.empty(0, np.intp))
 
 
 class Scorer:
     """Scores texts against the utterances of one encoder's space. Building it blocks, seconds for thousands of them."""
 
-    def __init__(self, texts: Sequence[str], vectors: Vectors, owner: Places, routes: int) -> None:
-        """Learn from normalised utterances in an order that does not depend on files, their unit vectors and routes."""
-        self.centres = Centres(vectors, owner, routes)
+    def __init__(
+        self, texts: Sequence[str], vectors: Vectors, owner: Places, routes: int, nowhere: int | None = None
+    ) -> None:
+        """Learn from normalised utterances in an order that does not depend on files, their unit vectors and routes.
+
+        `nowhere` is the number of what stands among the routes and is none: texts that belong to no route.
+        """
+        self.centres = Centres(vectors, owner, routes, nowhere)
         self._routes = routes
+        self._nowhere = nowhere
         self._rank = _ranks(texts, owner)
         self._pieces: Pieces | None = None
         self._head: Head | None = None
-        if routes > 1 and len(texts) >= max(_FEWEST, _FEWEST_A_ROUTE * routes):
+        others = 0 if nowhere is None else int(self.centres.counts[nowhere])
+        if routes > 1 and len(texts) - others >= max(_FEWEST, _FEWEST_A_ROUTE * (routes - (nowhere is not None))):
             self._pieces = Pieces(texts)
             self._features = _features(self.centres.vectors, self._pieces.rows(texts))
             self._head = self._fitted(np.arange(len(texts)))
@@ -110,10 +119,13 @@ class Scorer:
     def cross_validated(self) -> Judged:
         """Utterances, and the scores they would have if they were not among the utterances.
 
-        Routes of one utterance are left out: nothing could be learnt about them without it.
+        Routes of one utterance are left out: nothing could be learnt about them without it. So is what belongs to no
+        route: nobody asks for it to be found.
         """
         counts = self.centres.counts[self.centres.owner]
         folds = np.where(counts > 1, self._rank % _FOLDS, -1)
+        if self._nowhere is not None:
+            folds[self.centres.owner == self._nowhere] = -1
         if self._head is None:
             judged = np.flatnonzero(folds >= 0)
             parts = [self._judged(_thinned(judged), None)]
@@ -133,6 +145,7 @@ class Scorer:
             np.concatenate([part.owner for part in parts]),
             np.concatenate([part.scores for part in parts]),
             np.concatenate([part.strange for part in parts]),
+            np.concatenate([part.places for part in parts]),
         )
 
     def _judged(self, places: Places, logits: Vectors | None) -> Judged:
@@ -146,7 +159,9 @@ class Scorer:
             # With two routes the other one is left alone, and certain.
             others = _joined(likeness, logits) if self._routes > 1 else others
         others[rows, owner] = -np.inf
-        return Judged(owner, scores, others.max(axis=1, initial=-np.inf))
+        if self._nowhere is not None:
+            others[:, self._nowhere] = -np.inf
+        return Judged(owner, scores, others.max(axis=1, initial=-np.inf), places)
 
     def forget_features(self) -> None:
         """Let go of what only `cross_validated` needs, for good: with many utterances the larger part of the memory."""
@@ -162,7 +177,21 @@ class Scorer:
         if len(places) > most:
             # The first of each route in the order of their digests: every route keeps its share.
             places = np.sort(places[np.argsort(self._rank[places], kind="stable")[:most]])
-        return fit_head(self._features[places], self.centres.owner[places], self._routes, _SHRINKAGE)
+        owner = self.centres.owner[places]
+        head = fit_head(self._features[places], owner, self._routes, _SHRINKAGE)
+        return (
+            head if self._nowhere is None else _evened(head, np.bincount(owner, minlength=self._routes), self._nowhere)
+        )
+
+
+def _evened(head: Head, counts: Places, nowhere: int) -> Head:
+    """The head, in which a long list of what belongs nowhere counts no more than a route of the usual length."""
+    excess = counts[nowhere] * (len(counts) - 1) / max(int(counts.sum() - counts[nowhere]), 1)
+    if excess <= 1:
+        return head
+    weights = head.weights.copy()
+    weights[-1, nowhere] -= np.float32(np.log(excess))
+    return Head(weights)
 
 
 def _thinned(places: Places) -> Places:

@@ -7,18 +7,23 @@ Does not know languages that share a script: every Latin text is `en`.
 from __future__ import annotations
 
 import re
+import unicodedata
 
 # Han, kana, bopomofo, Thai, Lao, Tibetan, Burmese and Khmer. The combining voiced marks U+3099 and U+309A are left out:
 # a space before one of them is all that keeps it from composing with the letter in front.
 UNSPACED = (
     "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u3035"
     "\u3041-\u3096\u309d-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U0001b000-\U0001b16f\U00020000-\U000323af"
+    "\ua9e0-\ua9ff\uaa60-\uaa7f\U0001aff0-\U0001afff\U0001b000-\U0001b16f\U00020000-\U000323af"
 )
 # Korean writes spaces, but endings follow a word without one, so no boundary can be asked for.
 _HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
 
 _unbounded = re.compile(f"[{UNSPACED}{_HANGUL}]").match
+
+_points = re.compile(
+    "[\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0898-\u089f\u08ca-\u08ff\ufb1e]"
+).match
 
 # In order: the first that is found decides between kana and Han, which Japanese mixes.
 _LANGUAGES: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -46,19 +51,35 @@ _FOREIGN = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
 # A Latin letter weighs less than a Han character: a word has about five letters, and a Chinese sentence with one product
 # name in it is Chinese.
 _LATIN_WEIGHT = 0.3
+_COUNTED = 5000
 
 
 def bounds_words(char: str) -> bool:
-    """Whether `char` is part of words that are set apart by spaces or punctuation."""
+    """Whether `char` is part of words that are set apart by spaces or punctuation.
+
+    A mark belongs to its letter: a Devanagari word may end in a vowel sign. Arabic and Hebrew points may be left out without
+    making another word, so they bound nothing.
+    """
     if char.isascii():
         return char.isalnum() or char == "_"
-    return char.isalnum() and _unbounded(char) is None
+    if not char.isalnum() and (unicodedata.category(char)[0] != "M" or _points(char) is not None):
+        return False
+    return _unbounded(char) is None
 
 
 def letters(text: str) -> dict[str, int]:
-    """How many characters of each language's script `text` has; scripts that do not occur are absent."""
+    """How many characters of each language's script `text` has; scripts that do not occur are absent.
+
+    Of a text longer than 10,000 characters, the first and the last 5,000 are counted.
+    """
+    text = counted(text)
     counts = ((code, len(pattern.findall(text))) for code, pattern in _LANGUAGES)
     return {code: count for code, count in counts if count}
+
+
+def counted(text: str) -> str:
+    """The part of a text whose letters are counted: whoever compares counts has to take them from the same part."""
+    return text if len(text) <= 2 * _COUNTED else text[:_COUNTED] + text[-_COUNTED:]
 
 
 def language(text: str) -> str:

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
+from gateway.config.calibration import CalibrationFile, EncoderCalibration
 from gateway.config.models import RouteConfig, SemanticConfig
 from gateway.errors import Problem
 from gateway.routing.cache import Key, cache_key
+from gateway.routing.calibrated import calibrated
 from gateway.routing.encoder import Encoder
 from gateway.routing.encoders.auto import AutoEncoder
 from gateway.routing.fits import Fits
 from gateway.routing.likeness import Outcome
 from gateway.routing.normalise import normalise
+from gateway.routing.utterances import Utterances, utterances_by_encoder
 
 if TYPE_CHECKING:
+    from gateway.routing.calibration import Calibration
     from gateway.routing.index import Index, Vectors
+    from gateway.routing.strays import Stray
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +42,6 @@ _MAX_IN_FLIGHT = 256
 _KEPT_VECTORS = 512
 # Up to this many utterances a comparison takes less than a millisecond, and handing it to a thread takes longer.
 _QUICK = 5000
-# Utterances a route needs in a space to be found there.
-_FEW = 3
 
 
 class Semantic:
@@ -48,6 +51,7 @@ class Semantic:
         routes: names of the routes that have utterances.
         problems: thresholds that belong to another encoder.
         failure: why likeness cannot be asked although it should, or None.
+        calibration: where thresholds come from.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Semantic:
         encoder: Encoder | None,
         files: Mapping[str, str] | None = None,
         fits: Fits | None = None,
+        calibration: CalibrationFile | None = None,
     ) -> None:
         """Nothing is loaded before `prepare`."""
         self._fits = fits if fits is not None else Fits()
@@ -70,8 +75,10 @@ class Semantic:
             self._spaces = encoder.spaces if isinstance(encoder, AutoEncoder) else (encoder,)
         self.enabled = bool(self._spaces and self._examples)
         self.problems = _foreign_thresholds(self._examples, encoder, self._spaces, files or {})
-        # A space in which some route has next to nothing to be found by would hand its texts to the others.
-        self._complete = frozenset(space.name for space in self._spaces if self._is_complete(space))
+        self._utterances = utterances_by_encoder(self._examples, self._spaces, config.none)
+        self.calibration = calibrated(
+            calibration, {name: known.key for name, known in self._utterances.items() if known.texts}
+        )
         self._indexes: dict[str, Index] = {}
         self._failed: set[str] = set()
         self._vectors: LRUCache[Key, Vectors] = LRUCache(_KEPT_VECTORS)
@@ -88,8 +95,8 @@ class Semantic:
             await asyncio.gather(*(self._read(space) for space in self._spaces if space.name not in self._indexes))
 
     async def _read(self, space: Encoder) -> None:
-        utterances = [pair for route in self._examples for pair in _readable(route, space)]
-        if not utterances:
+        utterances = self._utterances[space.name]
+        if not utterances.texts:
             # No text will ever be compared here: `_space` chooses another one.
             self._failed.add(space.name)
             if len(self._spaces) == 1:
@@ -97,7 +104,7 @@ class Semantic:
             return
         try:
             await space.load()
-            vectors = await space.encode([normalise(text) for _, text in utterances])
+            vectors = await space.encode(utterances.texts)
             # In a thread: the first import of numpy and the calibration hold the CPU for up to a second.
             self._indexes[space.name] = await asyncio.to_thread(self._build, space, utterances, vectors)
         except Exception as error:  # noqa: BLE001 - a foreign model may raise anything; routing falls through
@@ -105,23 +112,87 @@ class Semantic:
             self.failure = f"encoder {space.name!r}: {str(error) or type(error).__name__}"
             _log.warning("semantic routing is off: %s", self.failure)
 
-    def _build(self, space: Encoder, utterances: Sequence[tuple[str, str]], vectors: Vectors) -> Index:
+    def _build(self, space: Encoder, utterances: Utterances, vectors: Vectors) -> Index:
+        from gateway.routing.calibration import Calibration
         from gateway.routing.index import Index, checked
 
+        given = self.calibration.used.get(space.name)
         own = {
             route.route: route.threshold.value
             for route in self._examples
             if route.threshold is not None and route.threshold.encoder in {space.name, self._encoder_name}
         }
         return Index(
-            utterances,
-            checked(vectors, len(utterances), space.dimensions),
+            utterances.pairs,
+            checked(vectors, len(utterances.texts), space.dimensions),
             encoder=space.name,
             fits=self._fits,
+            calibration=None
+            if given is None
+            else Calibration(given.threshold, given.margin, given.thresholds, given.kept, utterances.key),
             threshold=None if self._config.threshold == "auto" else self._config.threshold,
             own_thresholds=own,
             margin=None if self._config.margin == "auto" else self._config.margin,
         )
+
+    async def calibrate(self, lines: Sequence[tuple[str, str | None]]) -> dict[str, EncoderCalibration]:
+        """What cross-validation and labelled lines find, by encoder.
+
+        Args:
+            lines: normalised texts that no rule decides, and the route each belongs to, or None for the default.
+
+        Raises:
+            EncoderFailed: an encoder cannot load or encode.
+        """
+        found = {}
+        for space in self._spaces:
+            utterances = self._utterances[space.name]
+            if not utterances.texts:
+                continue
+            own = [(text, route) for text, route in lines if text and self._space(text) is space]
+            await space.load()
+            vectors = await space.encode(utterances.texts)
+            others = await space.encode([text for text, _ in own]) if own else None
+            fitted = await asyncio.to_thread(_calibrate, space, utterances, vectors, own, others)
+            found[space.name] = EncoderCalibration(
+                utterances=utterances.key,
+                lines=len(own),
+                kept=fitted.kept,
+                threshold=fitted.threshold,
+                margin=fitted.margin,
+                thresholds=dict(fitted.thresholds),
+            )
+        return found
+
+    async def strays(self) -> list[Stray]:
+        """Utterances that would go to another route if they were not there, each in the space it is asked in."""
+        from gateway.routing.strays import strays
+
+        found = []
+        for space in self._spaces:
+            if (index := self._indexes.get(space.name)) is not None:
+                every = await asyncio.to_thread(strays, index)
+                found += [stray for stray in every if self._space(normalise(stray.utterance)) is space]
+        return found
+
+    def unread(self) -> list[tuple[str, str]]:
+        """Routes and utterances that no encoder reads."""
+        if not self.enabled:
+            return []
+        return [
+            (route.route, text)
+            for route in self._examples
+            for text in route.utterances
+            if normalise(text) and self._space(normalise(text)) is None
+        ]
+
+    async def read_ahead(self, texts: Sequence[str]) -> None:
+        """Encode normalised texts together, so that `match` need not wait for each. Never raises, and takes its time."""
+        for space in self._spaces:
+            own = [text for text in texts if text and self._space(text) is space]
+            new = [text for text in own if cache_key(space.name, text, ()) not in self._vectors]
+            if new and space.name in self._indexes:
+                await self._encode(space, new)
 
     async def match(self, text: str, barred: frozenset[str], *, views: bool = False) -> Outcome:
         """The route that a normalised, non-empty text is most like, among those not barred. Never raises.
@@ -156,31 +227,34 @@ class Semantic:
         """The one computation of this text's vector, which outlives whoever waits for it."""
         task = self._encoding.get(key)
         if task is None:
-            task = asyncio.create_task(self._encode(key, space, text))
+            task = asyncio.create_task(self._encode_one(key, space, text))
             self._encoding[key] = task
             task.add_done_callback(lambda _: self._encoding.pop(key, None))
         return task
 
-    async def _encode(self, key: Key, space: Encoder, text: str) -> Vectors | None:
+    async def _encode_one(self, key: Key, space: Encoder, text: str) -> Vectors | None:
+        await self._encode(space, [text])
+        return self._vectors.get(key)
+
+    async def _encode(self, space: Encoder, texts: Sequence[str]) -> None:
+        """Keep the vectors of these texts, all of them or, where the encoder fails, none."""
         from gateway.routing.index import checked
 
         try:
-            vector: Vectors = checked(await space.encode([text]), 1, space.dimensions)[0]
+            vectors = checked(await space.encode(texts), len(texts), space.dimensions)
         except Exception as error:  # noqa: BLE001 - a foreign model may raise anything; routing falls through
             # Its name alone: a foreign message may quote the text, which belongs to a user.
-            _log.warning("encoder %r failed: %s on %d characters", space.name, type(error).__name__, len(text))
-            return None
-        self._vectors[key] = vector
-        return vector
+            size = sum(map(len, texts))
+            _log.warning("encoder %r failed: %s on %d characters", space.name, type(error).__name__, size)
+            return
+        for text, vector in zip(texts, vectors, strict=True):
+            self._vectors[cache_key(space.name, text, ())] = vector
 
     def _space(self, text: str) -> Encoder | None:
         """The space a text is compared in: a function of text and routes alone, never of what happens to be loaded."""
         reading = [space for space in self._spaces if space.reads(text)]
-        complete = (space for space in reading if space.name in self._complete)
+        complete = (space for space in reading if self._utterances[space.name].complete)
         return next(complete, reading[0] if reading else None)
-
-    def _is_complete(self, space: Encoder) -> bool:
-        return all(len(list(_readable(route, space))) >= min(_FEW, len(route.utterances)) for route in self._examples)
 
     async def close(self) -> None:
         """Stop what still computes. The encoder stays open: it belongs to whoever made it."""
@@ -191,10 +265,23 @@ class Semantic:
             await asyncio.wait(tasks)
 
 
-def _readable(route: RouteConfig, space: Encoder) -> Iterator[tuple[str, str]]:
-    """A route's utterances that mean something in a space; of those that are one when normalised, the first."""
-    texts = {normalise(text): text for text in sorted(route.utterances, reverse=True)}
-    return ((route.route, texts[key]) for key in sorted(texts) if key and space.reads(key))
+def _calibrate(
+    space: Encoder,
+    utterances: Utterances,
+    vectors: Vectors,
+    lines: Sequence[tuple[str, str | None]],
+    others: Vectors | None,
+) -> Calibration:
+    """Blocks, for seconds."""
+    from gateway.routing.calibration import Lines
+    from gateway.routing.index import Index, checked
+
+    labelled = None
+    if others is not None:
+        others = checked(others, len(lines), space.dimensions)
+        labelled = Lines([text for text, _ in lines], others, [route for _, route in lines])
+    vectors = checked(vectors, len(utterances.texts), space.dimensions)
+    return Index(utterances.pairs, vectors, encoder=space.name, lines=labelled).calibration
 
 
 def _foreign_thresholds(

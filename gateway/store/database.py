@@ -27,7 +27,11 @@ _BUSY_MS: Final = 5000
 
 
 class Database:
-    """One SQLite file (or `:memory:`), shared by every repository."""
+    """One SQLite file (or `:memory:`), shared by every repository.
+
+    Attributes:
+        in_memory: whether no other process can see it.
+    """
 
     def __init__(self, url: str) -> None:
         """Take a URL such as `sqlite:///data/hermes.db`; nothing is opened yet.
@@ -44,8 +48,8 @@ class Database:
                 "storage.database must begin with sqlite:///; other databases are not supported by this version",
                 retryable=False,
             )
-        in_memory = parsed.database in {None, "", ":memory:"}
-        self._path = None if in_memory else Path(str(parsed.database))
+        self.in_memory = parsed.database in {None, "", ":memory:"}
+        self._path = None if self.in_memory else Path(str(parsed.database))
         self._engine: AsyncEngine = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"))
         event.listen(self._engine.sync_engine, "connect", _prepare)
         event.listen(self._engine.sync_engine, "begin", _begin)

@@ -7,23 +7,13 @@ says since when leases are remembered. What has to be one step is one script.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Iterator
+import math
 from typing import Any, Final
 
 import msgspec
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.maint_notifications import MaintNotificationsConfig
 
 from gateway.config.bundle_store import KEPT_BUNDLES, Grant, Leases, Published
-from gateway.errors import StoreUnavailable
-
-# Seconds that one command may take, connecting included.
-COMMAND_S: Final = 2.0
+from gateway.store.valkey_client import COMMAND_S, bounded, connect, disconnect
 
 # The start of every script: time in milliseconds, the active generation (0: none) and its digest.
 _ACTIVE: Final = """
@@ -96,32 +86,24 @@ class ValkeyBundles:
     """
 
     def __init__(self, url: str, prefix: str) -> None:
-        # One retry: a connection that the server closed while it lay in the pool is found out by using it. Each script
-        # may run twice without harm; see `publish`. The client's own timeouts are off: they sometimes swallow a
-        # cancellation, and with it the bound that every method here has around it.
-        self._redis: Any = Redis.from_url(
-            url,
-            socket_connect_timeout=None,
-            socket_timeout=None,
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
-            retry=Retry(NoBackoff(), 1),
-            max_connections=16,
-        )
+        # What is sent may run twice; each script may without harm, see `publish`.
+        self._redis = connect(url)
         # One hash slot, so that a script may use all three in a cluster.
         self._keys = [f"{prefix}{{config}}:{name}" for name in ("bundles", "leases", "since")]
+        self._new = f"{prefix}{{config}}:new"
         self._publish = self._redis.register_script(_PUBLISH)
         self._renew = self._redis.register_script(_RENEW)
         self._live = self._redis.register_script(_LEASES)
 
     async def active(self) -> Published | None:
         """The bundle of the highest generation."""
-        async with _bounded():
+        async with bounded():
             return _bundle(await self._redis.xrevrange(self._keys[0], "+", "-", count=1))
 
     async def publish(self, bundle: Published, after: int) -> bool:
         """Make a bundle the active one if the active generation is `after`."""
         arguments: list[int | str | bytes] = [after, KEPT_BUNDLES, bundle.generation, bundle.digest, _encode(bundle)]
-        async with _bounded():
+        async with bounded():
             if await self._publish(keys=self._keys, args=arguments):
                 return True
             # Sent twice because its answer was lost, it finds itself.
@@ -130,18 +112,18 @@ class ValkeyBundles:
     async def earlier(self, generation: int) -> Published | None:
         """A bundle that is still kept."""
         place = f"{generation}-0"
-        async with _bounded():
+        async with bounded():
             return _bundle(await self._redis.xrange(self._keys[0], place, place))
 
     async def generations(self) -> tuple[int, ...]:
         """The generations that are kept, the oldest first."""
-        async with _bounded():
+        async with bounded():
             entries = await self._redis.xrange(self._keys[0])
         return tuple(int(place.split(b"-")[0]) for place, _ in entries)
 
     async def renew(self, replica: str, lease_s: float, generation: int) -> Grant:
         """Take or extend a lease and acknowledge `generation`."""
-        async with _bounded():
+        async with bounded():
             granted, active, digest, replicas = await self._renew(
                 keys=self._keys, args=[replica, int(lease_s * 1000), generation]
             )
@@ -149,53 +131,36 @@ class ValkeyBundles:
 
     async def release(self, replica: str) -> None:
         """Give a lease up at once."""
-        async with _bounded():
+        async with bounded():
             await self._redis.hdel(self._keys[1], replica)
+
+    async def declare_new(self) -> None:
+        """Say that this start of the server is its first: no replica holds a lease that it could have forgotten."""
+        async with bounded():
+            await self._redis.set(self._new, (await self._redis.info("server"))["run_id"])
 
     async def leases(self) -> Leases:
         """Every live lease."""
-        async with _bounded():
+        async with bounded():
             live, age_ms = await self._live(keys=self._keys)
             server = await self._redis.info("server")
+            new = await self._redis.get(self._new)
         acknowledged = {live[i].decode(): int(live[i + 1]) for i in range(0, len(live), 2)}
+        if new is not None and new.decode() == server["run_id"]:
+            return Leases(acknowledged, math.inf)
         # A server that started from an older copy of its data remembers leases as they were then.
         return Leases(acknowledged, min(age_ms / 1000, float(server["uptime_in_seconds"])))
 
     async def changed(self, after: int, timeout_s: float) -> None:
         """Wait until a generation above `after` is active, at most `timeout_s`."""
         block_ms = max(1, int(timeout_s * 1000))
-        async with _bounded(timeout_s + COMMAND_S):
+        async with bounded(timeout_s + COMMAND_S):
             # The whole bundle comes along and is not looked at: who wakes asks for what is active by then.
             await self._redis.xread({self._keys[0]: f"{after}-0"}, count=1, block=block_ms)
 
     async def close(self) -> None:
         """Close connections."""
-        with contextlib.suppress(RedisError, OSError, TimeoutError):
-            async with asyncio.timeout(COMMAND_S):
-                await self._redis.aclose()
-
-
-@contextlib.asynccontextmanager
-async def _bounded(seconds: float = COMMAND_S) -> Any:
-    try:
-        async with asyncio.timeout(seconds):
-            with _translated():
-                yield
-    except TimeoutError as error:
-        raise StoreUnavailable("The server that `storage.redis` names does not answer.") from error
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        if isinstance(error, TimeoutError):
-            raise
-        reason = type(error).__name__
-        raise StoreUnavailable(f"The server that `storage.redis` names cannot be used: {reason}.") from error
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreUnavailable("What `storage.redis` holds was not written by this version.") from error
+        await disconnect(self._redis)
 
 
 def _bundle(entries: Any) -> Published | None:

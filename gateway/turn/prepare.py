@@ -22,9 +22,11 @@ from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.principal import Principal
+from gateway.store.kept import KeptRoutes
 from gateway.tools.spec import ToolSpec
 from gateway.turn.context import Turn
 from gateway.turn.snapshot import Snapshot
+from gateway.turn.sticky import places
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,8 +50,8 @@ class Wishes:
     fallbacks: bool = True
 
 
-def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes) -> Facts:
-    """What the router may look at."""
+def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:
+    """What the router may look at. `kept` is the route the conversation is on."""
     text, before = routing_texts(request.messages)
     return Facts(
         text=text,
@@ -60,21 +62,35 @@ def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes) -> Fact
         tokens=estimate_tokens(request.messages),
         allowed_routes=principal.routes,
         before=before,
+        kept=kept,
     )
 
 
 async def decide(
-    request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, *, explain: bool = False
+    request: ChatRequest,
+    principal: Principal,
+    wishes: Wishes,
+    snapshot: Snapshot,
+    *,
+    kept: KeptRoutes | None = None,
+    explain: bool = False,
 ) -> Decision:
-    """Where a request goes.
+    """Where a request goes; with `explain`, at more length and leaving nothing behind.
+
+    `kept` is what `router.sticky` asks for the conversation's route; without it every request begins a conversation.
 
     Raises:
         NoSuchModel: the name is unknown to this caller.
     """
+    place: str | None = None
     if request.model == snapshot.config.router.model:
         if principal.models is not None and request.model not in principal.models:
             snapshot.meant_by(request.model, principal)  # raises
-        decision = await snapshot.router.decide(facts_of(request, principal, wishes), explain=explain)
+        on: str | None = None
+        if snapshot.config.router.sticky and kept is not None:
+            conversation = places(principal.owner, wishes.session, request.messages)
+            on, place = await kept.find(conversation.earlier), conversation.here
+        decision = await snapshot.router.decide(facts_of(request, principal, wishes, on), explain=explain)
     else:
         meant = snapshot.meant_by(request.model, principal)
         decision = Decision(None, meant.model, "explicit", str(snapshot.version), reason="the request names its model")
@@ -82,6 +98,8 @@ async def decide(
         decision = await snapshot.hooks.decision(decision, request, principal)
         if _meant(decision, request, snapshot) is None:
             raise HookFailed(f"An `on_decision` hook chose the model `{decision.model}`, which does not exist.")
+    if kept is not None and place and decision.route is not None and not explain:
+        await kept.keep(place, decision.route)
     return decision
 
 
@@ -92,6 +110,7 @@ async def prepare(
     snapshot: Snapshot,
     record: Recorder,
     clock: Clock,
+    kept: KeptRoutes | None = None,
 ) -> Turn:
     """Make the turn.
 
@@ -101,7 +120,7 @@ async def prepare(
     """
     if request.n > 1 and snapshot.hooks.on_answer:
         raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
-    decision = await decide(request, principal, wishes, snapshot)
+    decision = await decide(request, principal, wishes, snapshot, kept=kept)
     record.emit(
         "decision.made",
         route=decision.route,

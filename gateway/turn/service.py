@@ -16,6 +16,7 @@ from gateway.config.versions import Versioned
 from gateway.errors import GatewayError, HookFailed
 from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
 from gateway.security.principal import Principal
+from gateway.store.kept import KeptRoutes
 from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
 from gateway.turn.loop import TurnLoop, TurnResult
@@ -37,6 +38,7 @@ class Turns:
         live: get every event at once.
         status_of: the HTTP status and code an error will be answered with, for the summary.
         answers: drives the turns whose answers may be kept.
+        kept: the route each conversation is on, or None where nobody remembers.
 
     Attributes:
         running: turns under way by trace id.
@@ -51,11 +53,13 @@ class Turns:
         live: tuple[LiveSubscriber, ...],
         status_of: Callable[[GatewayError], tuple[int, str | None]],
         answers: AnswerCache,
+        kept: KeptRoutes | None = None,
     ) -> None:
         self.running: dict[str, Turn] = {}
         self._versions = versions
         self._loop = loop
         self._answers = answers
+        self._kept = kept
         self._clock = clock
         self._subscribers = tuple(subscribers)
         self._live = live
@@ -90,7 +94,7 @@ class Turns:
                         if changed is not request:
                             record.emit("hook.changed", hook="on_request")
                             request = changed
-                    turn = await prepare(request, principal, wishes, snapshot, record, self._clock)
+                    turn = await prepare(request, principal, wishes, snapshot, record, self._clock, self._kept)
             except TimeoutError as error:
                 raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
             self.running[trace_id] = turn

@@ -6,13 +6,14 @@ A turn takes one and keeps it to its end. Knows what belongs together; does not 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.backends.pool import Pool
 from gateway.config.models import GatewayConfig, RouteConfig
 from gateway.config.names import WILDCARD, Meant, ModelNames, matched
 from gateway.config.versions import Version
 from gateway.errors import NoSuchModel
+from gateway.routing.calibrated import Calibrated
 from gateway.routing.router import Router
 from gateway.security.keys import KeyRing
 from gateway.security.principal import Principal
@@ -35,6 +36,7 @@ class Snapshot:
         hooks: what plugins want to see or change.
         created: seconds since the epoch; `created` of the model list.
         names: which model a name means.
+        calibration: where the router's thresholds come from.
     """
 
     version: Version
@@ -47,6 +49,7 @@ class Snapshot:
     hooks: Hooks
     created: int
     names: ModelNames
+    calibration: Calibrated = field(default_factory=Calibrated)
 
     def names_for(self, principal: Principal) -> tuple[str, ...]:
         """The model names this caller may ask for, in a stable order. A wildcard is no name."""

@@ -183,7 +183,7 @@ async def test_every_choice_of_tools_reaches_the_provider_or_is_refused_by_name(
 
 
 async def test_nothing_that_a_client_names_is_fetched(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
-    import litellm  # noqa: PLC0415 - imported by the fixture
+    import litellm
 
     # Its own rule against addresses like this one is out of the way: ours has to hold alone.
     monkeypatch.setattr(litellm, "user_url_validation", False)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gateway.config import files
 from gateway.config.bundle import Bundle
-from gateway.config.loader import load
+from gateway.config.loader import load, load_files
 from gateway.config.names import fallback_order
 from gateway.errors import ConfigError, Problem
 from gateway.observe.redaction import secrets_of
@@ -119,10 +123,46 @@ def test_params_keep_their_types() -> None:
             "`router.semantic.threshold` must be a number or `auto`, not 'high'",
         ),
         (
+            "router: {default: fast, semantic: {threshold: true}}",
+            "`router.semantic.threshold` must be a number or `auto`, not true",
+        ),
+        (
+            "router: {default: fast, semantic: {threshold: 28}}",
+            "`router.semantic.threshold` must be at most 1 or `auto`, not 28",
+        ),
+        (
+            "router: {default: fast, semantic: {margin: -0.1}}",
+            "`router.semantic.margin` must be at least 0 or `auto`, not -0.1",
+        ),
+        (
+            "router: {default: fast, semantic: {timeout_ms: true}}",
+            "`router.semantic.timeout_ms` must be a number, not true",
+        ),
+        (
             "router: {default: fast, semantic: {timeout_ms: .inf}}",
             "`router.semantic.timeout_ms` must be a finite number, not .inf",
         ),
-        ("router: {default: fast, sticky: true}", "`router.sticky` is not supported by this version"),
+        (
+            "router: {default: fast, semantic: {encoder: {model: e}}}",
+            "`router.semantic.encoder.base_url` is missing",
+        ),
+        (
+            "router: {default: fast, semantic: {encoder: {base_url: 'ftp://secret.example', model: e}}}",
+            "`router.semantic.encoder.base_url`: it must start with http:// or https://",
+        ),
+        (
+            "router: {default: fast, semantic: {encoder: {base_url: 'http://x/v1', modle: e, model: f}}}",
+            "unknown key `router.semantic.encoder.modle`; did you mean `model`?",
+        ),
+        (
+            "router: {default: fast, semantic: {encoder: {base_url: 'http://x/v1', model: e, api_key: [s3cret]}}}",
+            "`router.semantic.encoder.api_key` must be text",
+        ),
+        (
+            "router: {default: fast, semantic: {encoder: [auto]}}",
+            "`router.semantic.encoder` must be a mapping (`key: value` lines) or text",
+        ),
+        ("router: {default: fast, sticky: 3}", "`router.sticky` must be `true` or `false`, not 3"),
         ("router: {}", "`router.default` is missing"),
         ("router:", "`router` is empty; give it a value or leave it out"),
         ("router: [x]", "`router` must be a mapping (`key: value` lines)"),
@@ -328,9 +368,65 @@ def test_a_folder_in_the_files_place_is_refused() -> None:
     assert refused()[0].startswith("gateway.yaml:0: cannot be read")
 
 
-def test_a_route_file_that_would_not_be_read_is_refused() -> None:
-    write("routes/orders.yml", ROUTE)
+@pytest.mark.parametrize("name", ["orders.yml", "orders.YAML", "orders.Yml"])
+def test_a_route_file_that_would_not_be_read_is_refused(name: str) -> None:
+    write(f"routes/{name}", ROUTE)
     assert "rename it" in refused()[0]
+
+
+def test_a_linked_folder_of_routes_is_read_once_wherever_links_lead() -> None:
+    write("elsewhere/team/orders.yaml", ROUTE)
+    Path("routes/linked").symlink_to(Path("elsewhere").absolute())
+    Path("elsewhere/team/back").symlink_to(Path("routes").absolute())
+    Path("routes/self").symlink_to(".")
+    assert [route.route for route in loaded().routes] == ["orders"]
+
+
+def test_a_folder_that_cannot_be_read_does_not_take_its_routes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("routes/team/orders.yaml", ROUTE)
+    scan = os.scandir
+
+    def guarded(path: str) -> Any:
+        if str(path).endswith("team"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    assert refused() == ["routes/team:0: cannot be read: Permission denied"]
+
+
+@pytest.mark.parametrize("name", ["routes/orders.yaml", "routes/calibration.json", "routes/eval.jsonl", "gateway.yaml"])
+def test_a_pipe_in_a_files_place_is_refused_and_never_waited_for(name: str) -> None:
+    Path(name).unlink(missing_ok=True)
+    os.mkfifo(name)
+    assert refused() == [f"{name}:0: cannot be read: it is no regular file"]
+
+
+@pytest.mark.parametrize("name", ["routes/calibration.json", "routes/eval.jsonl"])
+def test_a_link_to_nowhere_is_no_missing_file(name: str) -> None:
+    Path(name).symlink_to("nowhere")
+    assert refused() == [f"{name}:0: there is no such file"]
+    Path(name).unlink()
+    Path(name).mkdir()
+    assert refused() == [f"{name}:0: cannot be read: Is a directory"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("priority: true", "`priority` must be a whole number, not true"),
+        ("max_rounds: false", "`max_rounds` must be a whole number, not false"),
+        ("utterances: [a]\nthreshold: {value: true, encoder: auto}", "`threshold.value` must be a number, not true"),
+        ("utterances: [a]\nthreshold: {value: 28, encoder: auto}", "`threshold.value` must be at most 1, not 28"),
+        (
+            "threshold: {value: 0.5, encoder: auto}",
+            "`threshold` needs `utterances`: it is the score that they have to reach",
+        ),
+    ],
+)
+def test_a_number_that_can_mean_nothing_in_a_route_is_refused(line: str, problem: str) -> None:
+    write("routes/orders.yaml", ROUTE + line + "\n")
+    assert [each.partition(": ")[2] for each in refused()] == [problem]
 
 
 def test_editors_leavings_are_no_routes() -> None:
@@ -435,9 +531,39 @@ def test_the_digest_follows_what_decides_and_no_secret() -> None:
     digests.add(own.digest)
     write("routes/orders.yaml", ROUTE)
     digests.add(loaded(KEY="one").digest)
-    write("routes/calibration.json", "{}")
+    write("routes/calibration.json", '{"scoring": 1, "encoders": {}}')
     digests.add(loaded(KEY="one").digest)
-    assert len(digests) == 5
+    write("routes/eval.jsonl", '{"text": "a", "route": null}')
+    digests.add(loaded(KEY="one").digest)
+    assert len(digests) == 6
+
+
+def test_the_digest_follows_the_encoder_s_model_and_no_secret_of_it() -> None:
+    remote = (
+        "router: {default: fast, semantic: {encoder: "
+        '{base_url: "${URL}", model: "${MODEL}", api_key: "${KEY}", headers: {x-team: "${KEY}"}}}}'
+    )
+    write("gateway.yaml", GATEWAY.replace("router: {default: fast}", remote))
+    first = loaded(URL="http://one/v1?key=k1", MODEL="e", KEY="one")
+    again = loaded(URL="http://two/v1?key=k2", MODEL="e", KEY="two")
+    assert again.digest == first.digest
+    assert again.config != first.config
+    assert "k1" not in repr(first.config)
+    assert {"k1", "one"} <= set(secrets_of(first.config))
+    assert loaded(URL="http://one/v1?key=k1", MODEL="f", KEY="one").digest != first.digest
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.permutations(["a", "b", "c", "deep/a", "deep/b"]), st.randoms(use_true_random=False))
+def test_routes_are_the_same_whatever_files_they_stand_in(names: list[str], shuffle: random.Random) -> None:
+    made = [
+        f"route: r{number}\nmodel: fast\nkeywords: [k{number}]\nutterances: [u{number}, v]\n" for number in range(5)
+    ]
+    shuffle.shuffle(made)
+    parsed = {f"routes/{name}.yaml": text.encode() for name, text in zip(names, made, strict=True)}
+    bundle = load_files(files.Files("gateway.yaml", GATEWAY.encode(), parsed, None), Settings.model_validate({}))
+    assert [route.route for route in bundle.routes] == ["r0", "r1", "r2", "r3", "r4"]
+    assert [route.keywords for route in bundle.routes] == [(f"k{number}",) for number in range(5)]
 
 
 def test_the_digest_knows_no_order_and_no_seam() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from gateway.settings import UNSERVED, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-START_S = 60.0
+START_S = 120.0
 _SCRIPT = Path(sys.executable).with_name("hermes-gateway")
 # Installed, it is the script people call; else the same program as a module of this folder.
 COMMAND = (str(_SCRIPT),) if _SCRIPT.exists() else (sys.executable, "-m", "gateway")
@@ -76,7 +76,7 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), **variables}
 
 
-def run(folder: Path, *arguments: str, timeout_s: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, timeout_s: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
     return subprocess.run(
         [*COMMAND, *arguments],

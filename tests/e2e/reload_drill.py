@@ -14,7 +14,9 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ from typing import Any
 import aiohttp
 
 from tests.e2e.program import Program, program
-from tests.valkey import valkey
+from tests.valkey import Server, valkey
 
 CONFIG = """\
 config: {{lease_s: {lease_s}, on_lease_loss: {on_lease_loss}{more}}}
@@ -34,7 +36,9 @@ tools: {{plugins: []}}
 """
 
 
-def write_files(folder: Path, number: int, *, lease_s: float = 2, on_lease_loss: str = "serve", more: str = "") -> None:
+def write_files(
+    folder: Path, number: int, *, lease_s: float = 30, on_lease_loss: str = "serve", more: str = ""
+) -> None:
     """The files of the version that sends `hello` to `route-NUMBER`."""
     (folder / "config").mkdir(parents=True, exist_ok=True)
     (folder / "routes").mkdir(exist_ok=True)
@@ -49,6 +53,19 @@ def replica(folder: Path, redis_url: str, **variables: str) -> Iterator[Program]
     """One process over the files in its folder."""
     with program(folder, variables={"REDIS_URL": redis_url, **variables}) as running:
         yield running
+
+
+@contextmanager
+def replicas(folder: Path, server: Server) -> Iterator[list[Program]]:
+    """Three of them, started at the same time, on a server that nobody has used."""
+    server.make_new()
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor() as threads:
+
+        def start(name: str) -> Program:
+            write_files(folder / name, 0)
+            return stack.enter_context(replica(folder / name, server.url))
+
+        yield list(threads.map(start, "abc"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +91,14 @@ class Drill:
         routes: version -> the route and model that `hello` leads to in it.
         seen: every answer.
         failed: every request that was not answered with 200.
+        busy: requests under way, by the address they were sent to.
     """
 
     routes: dict[str, tuple[str, str]] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     reload_s: list[float] = field(default_factory=list)
+    busy: Counter[str] = field(default_factory=Counter)
     floor: int = 0
 
     def contradictions(self) -> list[Seen]:
@@ -98,11 +117,15 @@ class Drill:
         return (one.route, one.model) == ("-", "m")
 
 
-async def load(drill: Drill, http: aiohttp.ClientSession, urls: list[str], stop: asyncio.Event, seed: int) -> None:
-    """One client: chats, streams, decisions, by rule, by default and by name, on replicas in turn."""
+async def load(
+    drill: Drill, http: aiohttp.ClientSession, urls: list[str], stop: asyncio.Event, seed: int, pause_s: float = 0
+) -> None:
+    """One client: chats, streams, decisions, by rule, by default and by name, on replicas in turn, with this pause before each."""
     dice = random.Random(seed)
     while not stop.is_set():
+        await asyncio.sleep(pause_s)
         url = dice.choice(urls)
+        drill.busy[url] += 1
         kind = dice.choice(["hello", "hello", "default", "explicit"])
         body: dict[str, Any] = {
             "model": "m" if kind == "explicit" else "auto",
@@ -137,6 +160,8 @@ async def load(drill: Drill, http: aiohttp.ClientSession, urls: list[str], stop:
                 )
         except (aiohttp.ClientError, ValueError, KeyError) as error:
             drill.failed.append(repr(error))
+        finally:
+            drill.busy[url] -= 1
 
 
 async def state(http: aiohttp.ClientSession, url: str) -> dict[str, Any]:
@@ -154,8 +179,10 @@ async def run(running: list[Program], reloads: int, seconds: float, clients: int
     dice = random.Random(7)
     timeout = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(timeout=timeout) as http:
-        first = await state(http, urls[0])
-        drill.routes[first["version"]] = ("route-0", "m")
+        write_files(running[0].folder, 0)
+        async with http.post(f"{urls[0]}/v1/reload") as response:
+            assert response.status == 200, await response.text()
+            drill.routes[(await response.json())["version"]] = ("route-0", "m")
         tasks = [asyncio.create_task(load(drill, http, urls, stop, seed)) for seed in range(clients)]
         until = time.monotonic() + seconds
         try:
@@ -179,11 +206,7 @@ async def run(running: list[Program], reloads: int, seconds: float, clients: int
 
 def drill(folder: Path, reloads: int, seconds: float) -> Drill:
     """The whole of it, in a folder of its own."""
-    with valkey() as server, contextlib.ExitStack() as stack:
-        running = []
-        for name in "abc":
-            write_files(folder / name, 0)
-            running.append(stack.enter_context(replica(folder / name, server.url)))
+    with valkey() as server, replicas(folder, server) as running:
         return asyncio.run(run(running, reloads, seconds))
 
 

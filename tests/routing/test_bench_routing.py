@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.routing import Found, auroc, fixed, hermes, measures
+from bench.routing import Found, auroc, fixed, hermes, linear, measures
 from bench.routing_data import Sample
 from gateway.routing.index import Index
 from tests.routing.test_scoring import cloud
@@ -51,6 +51,14 @@ def test_measures_are_shares_of_the_right_questions() -> None:
 
 def test_auroc_counts_equals_half() -> None:
     assert auroc(np.asarray([1.0, 2.0], np.float32), np.asarray([1.0, 0.0], np.float32)) == pytest.approx(0.875)
+
+
+def test_the_linear_reference_picks_the_side_a_question_is_on() -> None:
+    utterances, questions = sample(3, 8, 7, 3), sample(3, 6, 7, 3)
+    found = linear(utterances, questions)
+    assert all(found.taken)
+    right = [best == intent for best, intent in zip(found.best, questions.intents, strict=True)]
+    assert sum(right) > 0.8 * len(right)
 
 
 def test_the_fixed_reference_takes_the_nearest_utterance() -> None:

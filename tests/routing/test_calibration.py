@@ -63,6 +63,27 @@ def test_labelled_lines_move_the_threshold_between_friends_and_strangers() -> No
     assert same == alone
 
 
+def test_a_few_labelled_lines_do_not_outweigh_the_utterances() -> None:
+    seen = judged([0.2 + 0.005 * n for n in range(100)])
+    _, alone, margin = calibrate(seen, -1)
+    scores = np.zeros((3, 4), np.float32)
+    scores[:, 0] = [0.8, 0.9, 0.6]
+    thresholds, told, _ = calibrate(seen, -1, (np.array([0, 0, NOWHERE]), scores))
+    assert told == alone
+    held = kept(seen, thresholds, margin)
+    assert held is not None
+    assert held > 0.8
+    # A friend and a stranger, both far below, speak neither for nor against it.
+    scores[:, 0] = [-0.6, -0.5, -0.5]
+    scores[:, 1:] = -0.9
+    _, same, _ = calibrate(seen, -1, (np.array([0, NOWHERE]), scores[:2]))
+    assert same == alone
+    scores[:, 0] = [0.8, 0.9, 0.6]
+    # Many of the same weigh more than the utterances.
+    _, surer, _ = calibrate(seen, -1, (np.array([0, 0, NOWHERE] * 50), np.tile(scores, (50, 1))))
+    assert 0.6 <= surer <= 0.8
+
+
 def test_a_calibration_survives_json() -> None:
     texts, vectors, owner = cloud(4, 8)
     names = ["a", "b", "c", "d"]

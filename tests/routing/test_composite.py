@@ -38,8 +38,8 @@ async def prepared(
 
 def same(one: Decision, other: Decision) -> bool:
     """Equal but for `cached` and what explaining adds."""
-    return replace(one, cached=False, candidates=(), matched=()) == replace(
-        other, cached=False, candidates=(), matched=()
+    return replace(one, cached=False, candidates=(), matched=(), calibration="") == replace(
+        other, cached=False, candidates=(), matched=(), calibration=""
     )
 
 

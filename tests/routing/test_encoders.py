@@ -103,6 +103,9 @@ def test_scripts_decide_who_reads() -> None:
         assert not minilm.reads(text)
         assert multilingual.reads(text)
     assert not multilingual.reads("मेरा ऑर्डर कहाँ है")
+    # However long, it is the same script.
+    assert multilingual.reads("东西在哪里呢" * 10_000)
+    assert not multilingual.reads("मेरा ऑर्डर कहाँ है" * 1000)
 
 
 async def test_auto_keeps_its_spaces_apart() -> None:

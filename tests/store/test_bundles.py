@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -183,3 +184,17 @@ async def test_a_connection_that_broke_meanwhile_harms_nobody(server: Server) ->
         assert await store.publish(bundle(2), 1)
         assert await store.active() == bundle(2)
         await store.close()
+
+
+async def test_a_server_that_is_declared_new_has_forgotten_no_lease_until_it_is_emptied(server: Server) -> None:
+    server.empty()
+    bundles = ValkeyBundles(server.url, "test:")
+    try:
+        assert (await bundles.leases()).age_s < 3600
+        await bundles.declare_new()
+        await bundles.renew("one", 1, 0)
+        assert (await bundles.leases()).age_s == math.inf
+        server.empty()
+        assert (await bundles.leases()).age_s < 3600
+    finally:
+        await bundles.close()

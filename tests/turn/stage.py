@@ -48,6 +48,9 @@ class FixedRouter:
         self.facts.append(facts)
         return self.decision
 
+    async def read_ahead(self, many: Sequence[Facts]) -> None:
+        return
+
     async def prepare(self) -> None:
         return
 

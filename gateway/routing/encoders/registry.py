@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.clock import Clock, SystemClock
+from gateway.config.models import RemoteEncoderConfig
 from gateway.routing.encoder import Encoder
 from gateway.routing.encoders.auto import AutoEncoder
 from gateway.routing.encoders.batching import BatchingEncoder
@@ -19,20 +21,28 @@ from gateway.routing.encoders.use_multilingual import MultilingualEncoder
 class Encoders:
     """Makes encoders and keeps them until `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._made: dict[str, Encoder] = {}
 
-    def get(self, name: str) -> Encoder:
-        """The encoder that `router.semantic.encoder` calls `name`; the same object every time. Loads nothing.
+    def get(self, encoder: str | RemoteEncoderConfig) -> Encoder:
+        """The encoder that `router.semantic.encoder` says; the same object every time. Loads nothing.
 
-        `auto`, `minilm` and `multilingual` are packaged. Any other name is one of sentence-transformers, or a path.
+        `auto`, `minilm` and `multilingual` are packaged. Any other name is one of sentence-transformers, or a path; what is
+        no name is a server.
         """
+        name = encoder if isinstance(encoder, str) else encoder.model_dump_json()
         if name not in self._made:
-            self._made[name] = self._make(name)
+            self._made[name] = self._make(encoder)
         return self._made[name]
 
-    def _make(self, name: str) -> Encoder:
+    def _make(self, name: str | RemoteEncoderConfig) -> Encoder:
         match name:
+            case RemoteEncoderConfig():
+                # It is not the only importer of aiohttp, but the gateway's other parts may do without.
+                from gateway.routing.encoders.remote import RemoteEncoder
+
+                return RememberingEncoder(RemoteEncoder(name, self._clock))
             case "auto":
                 return AutoEncoder([self.get("minilm"), self.get("multilingual")])
             case "minilm":

