@@ -143,6 +143,68 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ("backends/test_native_quirks.py::test_fields_are_renamed_only_where_the_configuration_says_so",),
     ),
     Requirement(
+        "R-nothing-lost",
+        "Behind litellm every field, kind of content and tool reaches the provider, or is refused by name.",
+        "contract",
+        (
+            "backends/test_litellm_losses.py::test_every_field_of_the_published_schema_is_tried",
+            "backends/test_litellm_losses.py::test_every_field_reaches_the_provider_or_is_refused_by_name",
+            "backends/test_litellm_losses.py::test_every_kind_of_content_reaches_the_provider_or_is_refused_by_name",
+            "backends/test_litellm_losses.py::test_every_tool_reaches_the_provider_or_is_refused_by_name",
+            "backends/test_litellm_losses.py::test_every_choice_of_tools_reaches_the_provider_or_is_refused_by_name",
+        ),
+    ),
+    Requirement(
+        "R-nothing-fetched",
+        "What a client names in a message is never fetched by the gateway for a provider.",
+        "blueprint invariant 8",
+        ("backends/test_litellm_losses.py::test_nothing_that_a_client_names_is_fetched",),
+    ),
+    Requirement(
+        "R-litellm-rounds",
+        "Turns with tools and sealed thoughts work in the wire formats of Anthropic, Azure, Bedrock and Gemini, read by their own SDKs' types.",
+        "OpenAI API",
+        (
+            "backends/test_litellm_rounds.py::test_a_turn_with_tools_and_thoughts_is_one_answer",
+            "backends/test_litellm_rounds.py::test_no_secret_of_a_provider_is_shown_anywhere_B013",
+            "backends/test_litellm_dialects.py::test_a_stream_cut_anywhere_is_never_a_whole_answer",
+            "backends/test_litellm_dialects.py::test_an_error_keeps_status_and_words",
+        ),
+    ),
+    Requirement(
+        "R-litellm-prepared",
+        "litellm is imported once, without a call, where a configuration needs it.",
+        "contract",
+        ("backends/test_litellm.py::test_what_needs_litellm_is_prepared_when_it_is_taken_over",),
+    ),
+    Requirement(
+        "R-published-schemas",
+        "The schemas that tests check with are OpenAI's, and all that servers were recorded with passes them behind the gateway.",
+        "OpenAI API",
+        (
+            "backends/test_openai_schemas.py::test_the_schemas_that_tests_check_with_are_the_published_ones",
+            "backends/test_openai_schemas.py::test_everything_that_servers_were_recorded_with_passes_behind_the_gateway",
+        ),
+    ),
+    Requirement(
+        "R-loose-types",
+        "Servers that take types lightly are understood, and an error in any form never looks like an end.",
+        "OpenAI API",
+        (
+            "backends/test_native_quirks.py::test_types_that_are_taken_lightly_are_put_right",
+            "backends/test_native_quirks.py::test_error_that_is_an_event_of_its_own_never_looks_like_an_end",
+        ),
+    ),
+    Requirement(
+        "R-stream-options",
+        "Options of a stream travel to the server; usage alone is the gateway's.",
+        "OpenAI API",
+        (
+            "chat/test_parameters.py::test_options_of_a_stream_travel_but_for_usage_which_is_the_gateway_s",
+            "backends/test_native_quirks.py::test_options_of_a_stream_reach_the_server_which_may_refuse_them",
+        ),
+    ),
+    Requirement(
         "R-bounded-answers",
         "What an upstream sends is bounded by what it becomes: inflated bytes, events, tool calls.",
         "blueprint invariant 8",

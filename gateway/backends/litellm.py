@@ -112,7 +112,7 @@ class LitellmBackend:
 
     def prepare(self) -> None:
         """Begin the import, without waiting for it. More than once is once."""
-        self._import()
+        _ = self._import()
 
     async def complete(self, call: ModelCall) -> Answer:
         """Ask for the whole answer.
@@ -154,12 +154,8 @@ class LitellmBackend:
         self._open.discard(id(self))
         if self._open:
             return
-        if (
-            (task := type(self)._importing) is not None
-            and not task.done()
-            and task.get_loop() is asyncio.get_running_loop()
-        ):
-            task.cancel()
+        if self._importing is not None and self._importing.get_loop() is asyncio.get_running_loop():
+            self._importing.cancel()  # which changes nothing once it is done
         if self._litellm is None:
             return
         with suppress(TimeoutError):

@@ -32,7 +32,7 @@ _FINISH = {
 }
 _KNOWN_FINISH = frozenset({"stop", "length", "tool_calls", "content_filter"})
 
-_TIERS = ("auto", "default", "flex", "scale", "priority")
+_TIERS = ("auto", "default", "flex", "scale", "priority", "fast")
 
 # Extras of a message or delta that clients are known to read.
 KEPT = ("reasoning_content", "reasoning", "reasoning_details", "annotations", "audio", "images")

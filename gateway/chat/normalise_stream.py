@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, ToolCallDelta
+from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, ToolCallDelta, decode_chunk
 from gateway.chat.deltas import CallPiece, CallTracker, calls_of, content_text, content_thought, encode_piece
 from gateway.chat.normalise import KEPT, failure_of, finish_reason, logprobs, marks, whole
 from gateway.chat.scanner import TextScanner
@@ -56,6 +56,8 @@ class StreamNormaliser:
             UpstreamBroken: it says that the answer failed, or asks for too many calls.
         """
         raw = msgspec.json.decode(chunk.data)
+        if any(choice.delta is None for choice in chunk.choices) and _moved(raw):
+            chunk = decode_chunk(_encode(raw))
         self._created = self._created or whole(raw.get("created"))
         self._id = self._id or chunk.fields.id or "chatcmpl-0"
         self._model = self._model or chunk.fields.model or "-"
@@ -121,6 +123,19 @@ class StreamNormaliser:
             return None
         built = {"index": index, "delta": out, "logprobs": logprobs(source), "finish_reason": reason}
         return built, ChunkChoice(index, seen, reason)
+
+
+def _moved(raw: dict[str, Any]) -> bool:
+    """Put what a choice says in the place of a delta into one: a whole message, or the text of the older API."""
+    moved = False
+    for choice in raw["choices"]:
+        if not isinstance(choice, dict) or isinstance(choice.get("delta"), dict):
+            continue
+        if isinstance(choice.get("message"), dict):
+            choice["delta"], moved = choice.pop("message"), True
+        elif isinstance(choice.get("text"), str):
+            choice["delta"], moved = {"content": choice.pop("text")}, True
+    return moved
 
 
 def _said(delta: Delta, raw: Any) -> tuple[dict[str, Any], Delta]:

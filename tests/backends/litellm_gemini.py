@@ -26,7 +26,7 @@ _STATUS = {
 }
 
 
-class _Request(types.GenerateContentConfig):
+class _Request(types.GenerateContentConfig):  # type: ignore[misc]
     """The body of `generateContent`: the SDK's own types, each of which refuses unknown fields."""
 
     contents: list[types.Content]

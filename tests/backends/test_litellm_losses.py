@@ -75,16 +75,19 @@ async def sent(dialect: Dialect, messages: list[dict[str, Any]], *, streamed: bo
         backend = LitellmBackend("b", dialect.config(upstream.port, **settings))
         read = [decode_message(json.dumps(message).encode(), index) for index, message in enumerate(messages)]
         call = model_call(*read, **given)
+        refused: UpstreamRefused | None = None
         try:
             await (read_stream(backend, call) if streamed else backend.complete(call))
-        except UpstreamRefused as refused:
-            assert upstream.requests == []
-            assert refused.status == 400
-            assert "litellm" not in refused.message.lower()
-            return refused
+        except UpstreamRefused as error:
+            refused = error
         finally:
             await backend.close()
-        return upstream.requests[0].json
+        if refused is None:
+            return upstream.requests[0].json
+        assert upstream.requests == []
+        assert refused.status == 400
+        assert "litellm" not in refused.message.lower()
+        return refused
 
 
 @needs_published

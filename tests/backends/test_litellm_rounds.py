@@ -97,7 +97,7 @@ async def _sse(served: Served, body: dict[str, Any]) -> tuple[str, dict[str, Any
     return "".join(delta.get("content") or "" for delta in deltas), chunks[-1]["usage"]
 
 
-async def test_no_secret_of_a_provider_is_shown_anywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_of_a_provider_is_shown_anywhere_B013(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     dialect = KINDS["bedrock"]()
     caplog.set_level("DEBUG")
     said = f"no: {' '.join(dialect.secrets)} at http://internal.example/x"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -226,3 +227,103 @@ async def test_options_of_a_stream_reach_the_server_which_may_refuse_them(dialec
     own = {"include_obfuscation": False, "continuous_usage_stats": True}
     wanted = [{"include_usage": True, **own}, {"include_usage": True, **own}, {"include_usage": True}]
     assert [request.json["stream_options"] for request in upstream.requests] == wanted
+
+
+def said(delta: Any, finish: str | None = None, **top: Any) -> Any:
+    return chunk(choices=[{"index": 0, "delta": delta, "finish_reason": finish}], **top)
+
+
+ADD = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+MINUS = (
+    b'data: {"choices":[{"index":0,"delta":{"content":"a"},"logprobs":{"content":[{"logprob":-Infinity,"token":"a",'
+    b'"bytes":null,"top_logprobs":[]}]}}]}\n\n'
+)
+LOOSE: dict[str, tuple[list[Any], str, int]] = {
+    "index as text": ([chunk(choices=[{"index": "0", "delta": {"role": "assistant", "content": "a"}}])], "a", 0),
+    "time as text": ([said({"role": "assistant", "content": "a"}, created="1700000000")], "a", 0),
+    "time as a date": ([said({"role": "assistant", "content": "a"}, created="2026-01-01T00:00:00Z")], "a", 0),
+    "id as a number": ([said({"role": "assistant", "content": "a"}, id=7)], "a", 0),
+    "counts as text": (
+        [*words("a"), chunk(choices=[], usage={"prompt_tokens": "5", "completion_tokens": "7"})],
+        "a",
+        0,
+    ),
+    "odd details": ([*words("a"), chunk(choices=[], usage={"prompt_tokens": 5, "prompt_tokens_details": []})], "a", 0),
+    "content as a number": ([said({"role": "assistant", "content": 5})], "5", 0),
+    "thoughts as an object": ([said({"reasoning": {"text": "hm"}}), said({"content": "a"})], "a", 0),
+    "call outside of a list": ([said({"tool_calls": {"index": 0, "id": "c", **ADD}})], "", 1),
+    "call's index as text": ([said({"tool_calls": [{"index": "0", "id": "c", **ADD}]})], "", 1),
+    "call's id as a number": ([said({"tool_calls": [{"index": 0, "id": 7, **ADD}]})], "", 1),
+    "whole message": ([chunk(choices=[{"index": 0, "message": {"role": "assistant", "content": "a"}}])], "a", 0),
+    "text of the older API": ([chunk(choices=[{"index": 0, "text": "a", "finish_reason": None}])], "a", 0),
+    "events without a word": ([b"data:\n\n", b"data: null\n\n", *words("a")], "a", 0),
+    "minus infinity": ([MINUS], "a", 0),
+}
+
+
+@pytest.mark.parametrize("how", LOOSE)
+@pytest.mark.parametrize("end", [DONE, b"data: [DONE] \n\n"], ids=["end", "end with a space"])
+async def test_types_that_are_taken_lightly_are_put_right(how: str, end: Any) -> None:
+    frames, text, calls = LOOSE[how]
+    async with scripted(stream(*frames, f("stop"), end), dialect="compatible") as (_, backend):
+        read = await read_stream(backend, model_call("hi"))
+    for each in read.chunks:
+        check_chunk(each.data)
+    assert (read.text, len(read.calls)) == (text, calls)
+    assert read.finish_reasons == ["tool_calls" if calls else "stop"]
+
+
+@pytest.mark.parametrize(
+    ("message", "usage"),
+    [
+        ({"role": "assistant", "content": 5}, {"prompt_tokens": 1, "completion_tokens": 2}),
+        ({"role": "assistant", "content": "5"}, {"prompt_tokens": "1", "completion_tokens": "2"}),
+        (
+            {"content": "5", "tool_calls": None, "reasoning": {"text": "hm"}},
+            {"prompt_tokens": 1.0, "completion_tokens": "2"},
+        ),
+    ],
+)
+async def test_whole_answer_of_such_a_server_is_put_right_too(message: Any, usage: Any) -> None:
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    async with scripted(
+        body({"choices": [choice], "usage": usage, "service_tier": "on_demand"}), dialect="compatible"
+    ) as (
+        _,
+        backend,
+    ):
+        whole = await backend.complete(model_call("hi"))
+    check_answer(whole.body)
+    assert whole.message.text == "5"
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (1, 2)
+
+
+@BOTH
+@DIALECTS
+@pytest.mark.parametrize(
+    "failed",
+    [
+        {"object": "error", "message": "boom", "type": "InternalServerError", "param": None, "code": 500},
+        {"message": "boom", "code": 500},
+        {"detail": "boom"},
+    ],
+)
+async def test_error_that_is_an_event_of_its_own_never_looks_like_an_end(
+    failed: dict[str, Any], dialect: str, streamed: bool
+) -> None:
+    event = b"data: " + json.dumps(failed).encode() + b"\n\n"
+    reply = stream(d({"role": "assistant", "content": "Hel"}), event, DONE) if streamed else body(failed)
+    async with scripted(reply, dialect=dialect) as (_, backend):
+        assert (await failure(backend, streamed=streamed)).message == "boom"
+
+
+@BOTH
+@DIALECTS
+async def test_end_for_calls_that_were_never_made_is_a_plain_end(dialect: str, streamed: bool) -> None:
+    reply = stream(words("a"), f("tool_calls"), DONE) if streamed else answer("a", finish="tool_calls")
+    async with scripted(reply, dialect=dialect) as (_, backend):
+        if streamed and dialect == "compatible":
+            assert (await read_stream(backend, model_call("hi"))).finish_reasons == ["stop"]
+        elif not streamed:
+            assert (await backend.complete(model_call("hi"))).finish_reason == "stop"

@@ -70,7 +70,7 @@ FINISHES = [
     ("stop", False, "stop"),
     ("stop", True, "tool_calls"),
     ("tool_calls", True, "tool_calls"),
-    ("tool_calls", False, "tool_calls"),
+    ("tool_calls", False, "stop"),
     ("function_call", True, "tool_calls"),
     ("tool_use", True, "tool_calls"),
     ("end_turn", False, "stop"),
