@@ -47,6 +47,7 @@ from gateway.settings import Settings
 from gateway.store.bundles import MemoryBundles
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
+from gateway.turn.continuity import Continuity
 from gateway.turn.durable import StoredJournal
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
@@ -150,8 +151,10 @@ async def open_gateway(
         stack.push_async_callback(hook_events.close)
         courier = Courier(clock)
         stack.push_async_callback(courier.close)
-        loop = TurnLoop(courier, StoredJournal(store.journal, clock), clock)
-        turns = Turns(versions, loop, clock, (metrics, log, traces, hook_events), live, _status_of)
+        continuity = Continuity(store.hidden, clock)
+        stack.push_async_callback(continuity.close)
+        loop = TurnLoop(courier, StoredJournal(store.journal, clock), continuity, clock)
+        turns = Turns(versions, loop, clock, continuity, (metrics, log, traces, hook_events), live, _status_of)
         drain = Drain()
         services = Services(turns, versions, replica, store.traces, traces.flush, metrics, clock, drain)
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.

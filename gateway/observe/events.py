@@ -15,6 +15,8 @@ EventType = Literal[
     "request.received",
     "request.refused",
     "decision.made",
+    "hidden.restored",
+    "hidden.kept",
     "tools.offered",
     "round.started",
     "attempt.failed",

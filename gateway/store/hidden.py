@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.store.database import Database
 from gateway.store.tables import hidden_calls, hidden_rounds
@@ -17,25 +18,11 @@ class SqlHidden:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def keep(self, row: HiddenRow) -> None:
-        """Commit the rounds behind a message; the same again changes nothing."""
-        same = (
-            (hidden_rounds.c.owner == row.owner)
-            & (hidden_rounds.c.anchor == row.anchor)
-            & (hidden_rounds.c.digest == row.digest)
-        )
+    async def keep(self, rows: Sequence[HiddenRow]) -> None:
+        """Commit the rounds behind these messages; the same again changes nothing."""
         async with self._database.transaction() as connection:
-            if await connection.scalar(select(hidden_rounds.c.id).where(same)) is not None:
-                return
-            values = {name: getattr(row, name) for name in HiddenRow.__struct_fields__ if name != "call_ids"}
-            made = await connection.execute(insert(hidden_rounds).values(**values))
-            number = made.inserted_primary_key[0] if made.inserted_primary_key else None
-            for call_id in row.call_ids:
-                taken = (hidden_calls.c.owner == row.owner) & (hidden_calls.c.call_id == call_id)
-                await connection.execute(delete(hidden_calls).where(taken))
-                await connection.execute(
-                    insert(hidden_calls).values(owner=row.owner, call_id=call_id, hidden_id=number)
-                )
+            for row in rows:
+                await _keep(connection, row)
 
     async def find(self, owner: str, anchors: Sequence[str], call_ids: Sequence[str]) -> Sequence[HiddenRow]:
         """The owner's rows with one of these anchors or of these call ids, the newest first."""
@@ -62,6 +49,7 @@ class SqlHidden:
             HiddenRow(
                 owner=row["owner"],
                 anchor=row["anchor"],
+                visible=row["visible"],
                 digest=row["digest"],
                 messages=row["messages"],
                 call_ids=tuple(sorted(of_row.get(row["id"], ()))),
@@ -74,3 +62,18 @@ class SqlHidden:
         """Forget rounds kept before then."""
         async with self._database.transaction() as connection:
             return (await connection.execute(delete(hidden_rounds).where(hidden_rounds.c.created_at < before))).rowcount
+
+
+async def _keep(connection: AsyncConnection, row: HiddenRow) -> None:
+    same = (
+        (hidden_rounds.c.owner == row.owner)
+        & (hidden_rounds.c.anchor == row.anchor)
+        & (hidden_rounds.c.digest == row.digest)
+    )
+    if await connection.scalar(select(hidden_rounds.c.id).where(same)) is not None:
+        return
+    values = {name: getattr(row, name) for name in HiddenRow.__struct_fields__ if name != "call_ids"}
+    made = await connection.execute(insert(hidden_rounds).values(**values))
+    number = made.inserted_primary_key[0] if made.inserted_primary_key else None
+    for call_id in row.call_ids:
+        await connection.execute(insert(hidden_calls).values(owner=row.owner, call_id=call_id, hidden_id=number))

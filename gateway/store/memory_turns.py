@@ -160,19 +160,11 @@ class MemoryHidden:
     def __init__(self) -> None:
         self._rows: list[HiddenRow] = []
 
-    async def keep(self, row: HiddenRow) -> None:
-        """Keep the rounds behind a message."""
-        if any((k.owner, k.anchor, k.digest) == (row.owner, row.anchor, row.digest) for k in self._rows):
-            return
-        taken = set(row.call_ids)
-        # A call id belongs to the newest message that used it.
-        self._rows = [
-            _changed(known, call_ids=tuple(c for c in known.call_ids if c not in taken))
-            if known.owner == row.owner
-            else known
-            for known in self._rows
-        ]
-        self._rows.append(_changed(row, call_ids=tuple(sorted(row.call_ids))))
+    async def keep(self, rows: Sequence[HiddenRow]) -> None:
+        """Keep the rounds behind these messages."""
+        for row in rows:
+            if not any((k.owner, k.anchor, k.digest) == (row.owner, row.anchor, row.digest) for k in self._rows):
+                self._rows.append(_changed(row, call_ids=tuple(sorted(row.call_ids))))
 
     async def find(self, owner: str, anchors: Sequence[str], call_ids: Sequence[str]) -> Sequence[HiddenRow]:
         """The owner's rows with one of these anchors or of these call ids, the newest first."""

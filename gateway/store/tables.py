@@ -102,13 +102,14 @@ effects: Final = Table(
 )
 
 # Rounds that a client does not see: what stands in a conversation in the place of one visible assistant message.
-# `anchor` is the thread's hash up to that message, `messages` the JSON list that replaces it.
+# `anchor` is the thread's hash up to that message, `visible` the message's own, `messages` the JSON list that replaces it.
 hidden_rounds: Final = Table(
     "hidden_rounds",
     metadata,
     Column("id", Integer, primary_key=True),
     Column("owner", Text, nullable=False),
     Column("anchor", String(64), nullable=False),
+    Column("visible", String(64), nullable=False),
     Column("digest", String(64), nullable=False),
     Column("messages", LargeBinary, nullable=False),
     Column("created_at", Float, nullable=False),
@@ -116,13 +117,14 @@ hidden_rounds: Final = Table(
     Index(None, "created_at"),
 )
 
-# The ids of the calls in that visible message, by which it is found where the words before it have changed.
+# The ids of the calls in that visible message, by which it is found where the words before it have changed. Weak servers
+# give one id twice; who reads decides what that means.
 hidden_calls: Final = Table(
     "hidden_calls",
     metadata,
     Column("owner", Text, primary_key=True),
-    Column("call_id", String(128), primary_key=True),
-    Column("hidden_id", Integer, ForeignKey("hidden_rounds.id", ondelete="CASCADE"), nullable=False),
+    Column("call_id", String(256), primary_key=True),
+    Column("hidden_id", Integer, ForeignKey("hidden_rounds.id", ondelete="CASCADE"), primary_key=True),
     Index(None, "hidden_id"),
 )
 

@@ -83,6 +83,7 @@ class HiddenRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         anchor: the thread's hash up to and with the visible message.
+        visible: the hash of the visible message alone.
         digest: hex SHA-256 of `messages`: two threads of equal words may hide different rounds.
         messages: JSON list of the messages, in Chat Completions' form, that stand in the visible one's place.
         call_ids: ids of the calls in the visible message.
@@ -90,6 +91,7 @@ class HiddenRow(msgspec.Struct, frozen=True, kw_only=True):
 
     owner: str
     anchor: str
+    visible: str
     digest: str
     messages: bytes
     call_ids: tuple[str, ...] = ()
@@ -175,8 +177,8 @@ class Effects(Protocol):
 class Hidden(Protocol):
     """Hidden rounds. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
-    async def keep(self, row: HiddenRow) -> None:
-        """Commit the rounds behind a message; the same again changes nothing."""
+    async def keep(self, rows: Sequence[HiddenRow]) -> None:
+        """Commit the rounds behind these messages, all or none; the same again changes nothing."""
         ...
 
     async def find(self, owner: str, anchors: Sequence[str], call_ids: Sequence[str]) -> Sequence[HiddenRow]:

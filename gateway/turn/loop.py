@@ -7,7 +7,7 @@ execution the Courier's, failover the pool's, the client's wire the sink's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from gateway.backends.backend import ModelCall
 from gateway.chat.answer import Answer
 from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
+from gateway.chat.chunk import Chunk
 from gateway.chat.codecs.chat_answer import changed_answer, named_answer
 from gateway.chat.codecs.chat_completions import encode_call
 from gateway.chat.normalise import finish_reason
@@ -27,6 +28,7 @@ from gateway.tools.courier import Courier, Outcome
 from gateway.tools.salvage import replayable
 from gateway.tools.spec import ToolContext
 from gateway.turn.context import Turn
+from gateway.turn.continuity import Continuity
 from gateway.turn.journal import Journal
 from gateway.turn.limits import ToolLimits
 from gateway.turn.state import State
@@ -62,12 +64,14 @@ class TurnLoop:
     Args:
         courier: runs registry tools.
         journal: where answers are committed before their writing calls.
+        continuity: keeps the rounds that the client does not see.
         clock: for deadlines and durations.
     """
 
-    def __init__(self, courier: Courier, journal: Journal, clock: Clock) -> None:
+    def __init__(self, courier: Courier, journal: Journal, continuity: Continuity, clock: Clock) -> None:
         self._courier = courier
         self._journal = journal
+        self._continuity = continuity
         self._clock = clock
 
     async def run(self, turn: Turn, sink: Sink | None = None) -> TurnResult:
@@ -93,6 +97,7 @@ class TurnLoop:
         limits: ToolLimits | None = None
         state = StreamState()
         said: list[str] = []
+        results: tuple[Message, ...] = ()
         enough: str | None = None
         while True:
             turn.step(State.PLANNING)
@@ -104,11 +109,15 @@ class TurnLoop:
             turn.usage += done.usage or _estimate(messages, done.message)
             said.append(done.message.text)
             mine, theirs = _whose(done.message.tool_calls, turn)
-            if not mine or theirs or done.finish_reason in _CUT or enough is not None:
+            results = ()
+            if not mine or done.finish_reason in _CUT or enough is not None:
                 break
             turn.step(State.EXECUTING)
             outcomes = await self._execute(turn, done.message, mine)
             turn.step(State.OBSERVING)
+            results = tuple(Message("tool", (ToolResult(o.call_id, o.content),)) for o in outcomes)
+            if theirs:
+                break  # ours are done; the turn goes on with the request that brings the client's results
             limits = limits or ToolLimits(turn.max_rounds)
             enough = limits.round_ended(
                 (call.name, call.arguments, outcome.ok, outcome.content)
@@ -116,7 +125,6 @@ class TurnLoop:
             )
             if enough is not None:
                 turn.step(State.REFLECTING, enough)
-            results = tuple(Message("tool", (ToolResult(o.call_id, o.content),)) for o in outcomes)
             messages = (*messages, _replayable(done.message), *results)
         stopped = enough is not None and bool(mine)
         if stopped:
@@ -126,9 +134,21 @@ class TurnLoop:
                 await sink.add(notice)
         reason = "length" if stopped else _reason(done.finish_reason, turn, theirs=bool(theirs))
         result = await self._result(turn, done, said, theirs, reason, plain=sink is None)
+        hidden = hidden_rounds(messages[len(turn.messages) :], done.message, result.message, results)
+        if hidden and theirs:
+            # A mixed turn: the client's next request, which comes at once, depends on them.
+            await self._continuity.keep(
+                turn.principal.owner, turn.session, turn.request.messages, result.message, hidden
+            )
+            turn.record.emit("hidden.kept", messages=len(hidden))
         if sink is not None:
             # With registry tools offered, the end of a round was held back; without, it went out as it came.
             await sink.finish(None if 0 in state.finished else result.finish_reason, turn.usage)
+        if hidden and not theirs:
+            self._continuity.keep_soon(
+                turn.principal.owner, turn.session, turn.request.messages, result.message, hidden
+            )
+            turn.record.emit("hidden.kept", messages=len(hidden))
         turn.step(State.TERMINATED, result.finish_reason or "")
         return result
 
@@ -159,7 +179,11 @@ class TurnLoop:
             turn.upstream_s += self._clock.monotonic() - started
         turn.backend = got.backend
         answer = got.answer
-        done = Round(answer.message, answer.finish_reason, answer.usage, answer)
+        message = answer.message
+        if turn.offered and turn.client_tools and message.tool_calls:
+            ids = [call.id for call in message.tool_calls]
+            message = _renamed(message, await self._taken(turn, ids))
+        done = Round(message, answer.finish_reason, answer.usage, answer)
         self._answered(turn, done, started, None)
         return done
 
@@ -180,6 +204,8 @@ class TurnLoop:
                         turn.backend = batch.backend
                         if turn.first_token_s is None:
                             turn.first_token_s = first
+                    if turn.offered and turn.client_tools and (ids := _call_ids(batch.chunks)):
+                        view.taken |= await self._taken(turn, ids)
                     if visible := view.feed(batch.chunks):
                         await sink.relay(visible)
                     asked = self._clock.monotonic()
@@ -188,6 +214,11 @@ class TurnLoop:
         done = Round(view.message(), view.finish_reason, view.usage)
         self._answered(turn, done, started, first)
         return done
+
+    async def _taken(self, turn: Turn, ids: Collection[str]) -> set[str]:
+        """Which of a round's call ids name another call of this owner's: hidden rounds are found by them."""
+        here = {call.id for message in turn.request.messages for call in message.tool_calls}
+        return {*here.intersection(ids), *await self._continuity.taken(turn.principal.owner, ids)}
 
     def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None) -> None:
         usage = done.usage
@@ -286,6 +317,54 @@ def _replayable(message: Message) -> Message:
         ToolCall(b.id, b.name, replayable(b.arguments)) if isinstance(b, ToolCall) else b for b in message.blocks
     )
     return Message(message.role, blocks, message.name)
+
+
+def hidden_rounds(
+    rounds: tuple[Message, ...], last: Message, visible: Message, results: tuple[Message, ...]
+) -> tuple[Message, ...]:
+    """What stands behind the visible message; nothing, where it stands for itself.
+
+    Args:
+        rounds: the calls and results before the last answer.
+        last: the last answer as the model gave it.
+        visible: the message the client gets.
+        results: the results of registry calls in the last answer.
+    """
+    if not rounds and not results:
+        return ()
+    said = "".join([message.text for message in rounds if message.role == "assistant"])
+    text = visible.text
+    if text.startswith(said):
+        text = text[len(said) :]
+    else:  # a hook has changed what was said: it is said once, at the end
+        rounds = tuple(Message(m.role, tuple(b for b in m.blocks if not isinstance(b, Text)), m.name) for m in rounds)
+    calls = last.tool_calls if results else visible.tool_calls
+    rest = tuple(b for b in visible.blocks if not isinstance(b, (Text, ToolCall)))
+    end = _replayable(Message("assistant", (*rest, *((Text(text),) if text else ()), *calls)))
+    return (*rounds, end, *results)
+
+
+def _renamed(message: Message, taken: Collection[str]) -> Message:
+    """The message with new ids for calls whose ids are taken."""
+    if not taken:
+        return message
+    blocks = tuple(
+        ToolCall(new_call_id(), b.name, b.arguments) if isinstance(b, ToolCall) and b.id in taken else b
+        for b in message.blocks
+    )
+    return Message(message.role, blocks, message.name)
+
+
+def _call_ids(chunks: Sequence[Chunk]) -> list[str]:
+    """Ids of calls that these chunks begin."""
+    return [
+        call.id
+        for chunk in chunks
+        for choice in chunk.choices
+        if choice.delta is not None and choice.delta.tool_calls
+        for call in choice.delta.tool_calls
+        if call.id
+    ]
 
 
 def _whose(calls: tuple[ToolCall, ...], turn: Turn) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:

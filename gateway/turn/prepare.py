@@ -22,6 +22,7 @@ from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.principal import Principal
 from gateway.tools.spec import ToolSpec
 from gateway.turn.context import Turn
+from gateway.turn.continuity import Continuity
 from gateway.turn.snapshot import Snapshot
 
 _encode = msgspec.json.Encoder().encode
@@ -88,12 +89,14 @@ async def prepare(
     snapshot: Snapshot,
     record: Recorder,
     clock: Clock,
+    continuity: Continuity,
 ) -> Turn:
     """Make the turn.
 
     Raises:
         InvalidRequest: the request contradicts itself.
         NoSuchModel: the name is unknown to this caller.
+        StoreUnavailable: the thread's hidden rounds cannot be read.
     """
     if request.n > 1 and snapshot.hooks.on_answer:
         raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
@@ -125,6 +128,10 @@ async def prepare(
     if request.n > 1:
         fields["n"] = msgspec.Raw(_encode(request.n))
     messages = request.messages
+    if snapshot.tools.specs:
+        messages = await continuity.restored(principal.owner, wishes.session, messages)
+        if messages is not request.messages:
+            record.emit("hidden.restored", messages=len(messages) - len(request.messages))
     if route is not None and route.system:
         messages = with_system_text(messages, route.system)
     limit_s = snapshot.config.server.turn_timeout_s

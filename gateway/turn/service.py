@@ -17,6 +17,7 @@ from gateway.errors import GatewayError, HookFailed
 from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
 from gateway.security.principal import Principal
 from gateway.turn.context import Turn
+from gateway.turn.continuity import Continuity
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.snapshot import Snapshot
@@ -32,12 +33,14 @@ class Turns:
         versions: where the active version is.
         loop: drives a turn.
         clock: time.
+        continuity: keeps the rounds that clients do not see.
         subscribers: get every finished trace.
         live: get every event at once.
         status_of: the HTTP status and code an error will be answered with, for the summary.
 
     Attributes:
         running: turns under way by trace id.
+        continuity: as given.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Turns:
         versions: Versioned[Snapshot],
         loop: TurnLoop,
         clock: Clock,
+        continuity: Continuity,
         subscribers: Sequence[Subscriber],
         live: tuple[LiveSubscriber, ...],
         status_of: Callable[[GatewayError], tuple[int, str | None]],
@@ -53,6 +57,7 @@ class Turns:
         self._versions = versions
         self._loop = loop
         self._clock = clock
+        self.continuity = continuity
         self._subscribers = tuple(subscribers)
         self._live = live
         self._status_of = status_of
@@ -86,7 +91,7 @@ class Turns:
                         if changed is not request:
                             record.emit("hook.changed", hook="on_request")
                             request = changed
-                    turn = await prepare(request, principal, wishes, snapshot, record, self._clock)
+                    turn = await prepare(request, principal, wishes, snapshot, record, self._clock, self.continuity)
             except TimeoutError as error:
                 raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
             self.running[trace_id] = turn

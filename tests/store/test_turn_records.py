@@ -60,7 +60,13 @@ def effect(number: int, key: str | None = None, owner: str = "app", **more: obje
 def hidden(anchor: str, text: str, call_ids: tuple[str, ...] = (), owner: str = "app", at: float = 1.0) -> HiddenRow:
     messages = msgspec.json.encode([{"role": "assistant", "content": text}])
     return HiddenRow(
-        owner=owner, anchor=anchor, digest=f"{hash(text):x}", messages=messages, call_ids=call_ids, created_at=at
+        owner=owner,
+        anchor=anchor,
+        visible="v" * 64,
+        digest=f"{hash(text):x}",
+        messages=messages,
+        call_ids=call_ids,
+        created_at=at,
     )
 
 
@@ -160,11 +166,11 @@ async def test_effects_are_listed_newest_first_by_owner_and_status(store: Store)
 
 
 async def test_hidden_rounds_are_found_by_anchor_and_by_call_id_of_the_owner_alone(store: Store) -> None:
-    await store.hidden.keep(hidden("x" * 64, "one", ("c1", "c2")))
-    await store.hidden.keep(hidden("x" * 64, "one", ("c1", "c2")))
-    await store.hidden.keep(hidden("x" * 64, "two"))
-    await store.hidden.keep(hidden("y" * 64, "three", ("c3",)))
-    await store.hidden.keep(hidden("x" * 64, "four", ("c1",), owner="other"))
+    await store.hidden.keep([hidden("x" * 64, "one", ("c1", "c2"))])
+    await store.hidden.keep([hidden("x" * 64, "one", ("c1", "c2"))])
+    await store.hidden.keep([hidden("x" * 64, "two")])
+    await store.hidden.keep([hidden("y" * 64, "three", ("c3",))])
+    await store.hidden.keep([hidden("x" * 64, "four", ("c1",), owner="other")])
 
     async def texts(anchors: list[str], call_ids: list[str], owner: str = "app") -> list[str]:
         rows = await store.hidden.find(owner, anchors, call_ids)
@@ -179,18 +185,16 @@ async def test_hidden_rounds_are_found_by_anchor_and_by_call_id_of_the_owner_alo
     assert row.call_ids == ("c1", "c2")
 
 
-async def test_a_call_id_that_comes_again_names_the_newest_rounds(store: Store) -> None:
-    await store.hidden.keep(hidden("x" * 64, "one", ("call_1", "call_2")))
-    await store.hidden.keep(hidden("y" * 64, "two", ("call_1",)))
-    (row,) = await store.hidden.find("app", [], ["call_1"])
-    assert row.anchor == "y" * 64
-    (row,) = await store.hidden.find("app", [], ["call_2"])
-    assert row.anchor == "x" * 64
+async def test_a_call_id_that_comes_again_names_both(store: Store) -> None:
+    await store.hidden.keep([hidden("x" * 64, "one", ("call_1", "call_2"))])
+    await store.hidden.keep([hidden("y" * 64, "two", ("call_1",))])
+    assert [row.anchor[0] for row in await store.hidden.find("app", [], ["call_1"])] == ["y", "x"]
+    assert [row.anchor[0] for row in await store.hidden.find("app", [], ["call_2"])] == ["x"]
 
 
 async def test_old_hidden_rounds_go_with_their_calls(store: Store) -> None:
-    await store.hidden.keep(hidden("x" * 64, "old", ("c1",), at=1.0))
-    await store.hidden.keep(hidden("y" * 64, "new", ("c2",), at=9.0))
+    await store.hidden.keep([hidden("x" * 64, "old", ("c1",), at=1.0)])
+    await store.hidden.keep([hidden("y" * 64, "new", ("c2",), at=9.0)])
     assert await store.hidden.prune(before=5.0) == 1
     assert await store.hidden.find("app", ["x" * 64], ["c1"]) == []
     assert len(await store.hidden.find("app", [], ["c2"])) == 1

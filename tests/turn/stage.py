@@ -18,9 +18,11 @@ from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.security.keys import KeyRing
 from gateway.security.principal import Principal
+from gateway.store.memory import MemoryStore
 from gateway.tools.courier import Courier
 from gateway.tools.registry import Registry
 from gateway.turn.context import Turn
+from gateway.turn.continuity import Continuity
 from gateway.turn.hooks import Hook, Hooks
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.prepare import Wishes, prepare
@@ -58,6 +60,7 @@ class Stage:
     snapshot: Snapshot
     loop: TurnLoop
     courier: Courier
+    continuity: Continuity
     journal: MemoryJournal
     clock: Clock
     principal: Principal
@@ -72,7 +75,9 @@ class Stage:
         """Make the turn of a request; `model` and `messages` are given unless named."""
         body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}], **request}
         read = decode_request(json.dumps(body).encode())
-        self.turn = await prepare(read, self.principal, wishes or Wishes(), self.snapshot, self.record, self.clock)
+        self.turn = await prepare(
+            read, self.principal, wishes or Wishes(), self.snapshot, self.record, self.clock, self.continuity
+        )
         return self.turn
 
     async def run(self, *, streamed: bool, **request: Any) -> TurnResult:
@@ -115,7 +120,7 @@ class Stage:
     def service(self, *subscribers: Any) -> Turns:
         """The frame around turns, over this stage."""
         versions = Versioned(self.snapshot, _never, _nothing, self.clock)
-        return Turns(versions, self.loop, self.clock, subscribers, (), lambda error: (400, None))
+        return Turns(versions, self.loop, self.clock, self.continuity, subscribers, (), lambda error: (400, None))
 
 
 @dataclass(frozen=True)
@@ -180,17 +185,20 @@ async def stage(
     )
     courier = Courier(clock)
     kept = journal or MemoryJournal()
+    continuity = Continuity(MemoryStore().hidden, clock)
     try:
         yield Stage(
             backend,
             provider,
             snapshot,
-            TurnLoop(courier, kept, clock),
+            TurnLoop(courier, kept, continuity, clock),
             courier,
+            continuity,
             kept,
             clock,
             principal or Principal("key"),
         )
     finally:
+        await continuity.close()
         await courier.close(0)
         await registry.close()

@@ -208,12 +208,13 @@ async def test_client_tools_alone_end_the_turn_B026(streamed: bool) -> None:
 
 
 @BOTH
-async def test_mixed_calls_give_the_client_its_own_and_defer_ours(streamed: bool) -> None:
+async def test_mixed_calls_run_ours_and_give_the_client_its_own(streamed: bool) -> None:
     backend = ScriptedBackend(calling(("now", "{}"), ("open_door", "{}"), ("now", "{}")))
     async with stage(backend, tools("now")) as on:
         seen = await on.answer(streamed=streamed, tools=[client_tool("open_door")])
         assert (seen.calls, seen.finish) == ([("open_door", "{}")], "tool_calls")
-        assert (len(backend.calls), on.ran()) == (1, [])
+        assert (len(backend.calls), on.ran()) == (1, [("now", {}), ("now", {})])
+        assert on.events("hidden.kept") == [{"messages": 3}]
 
 
 @BOTH

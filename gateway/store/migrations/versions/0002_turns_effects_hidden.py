@@ -63,6 +63,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer, nullable=False),
         sa.Column("owner", sa.Text, nullable=False),
         sa.Column("anchor", sa.String(64), nullable=False),
+        sa.Column("visible", sa.String(64), nullable=False),
         sa.Column("digest", sa.String(64), nullable=False),
         sa.Column("messages", sa.LargeBinary, nullable=False),
         sa.Column("created_at", sa.Float, nullable=False),
@@ -73,9 +74,9 @@ def upgrade() -> None:
     op.create_table(
         "hidden_calls",
         sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("call_id", sa.String(128), nullable=False),
+        sa.Column("call_id", sa.String(256), nullable=False),
         sa.Column("hidden_id", sa.Integer, nullable=False),
-        sa.PrimaryKeyConstraint("owner", "call_id", name="pk_hidden_calls"),
+        sa.PrimaryKeyConstraint("owner", "call_id", "hidden_id", name="pk_hidden_calls"),
         sa.ForeignKeyConstraint(
             ["hidden_id"], ["hidden_rounds.id"], name="fk_hidden_calls_hidden_id_hidden_rounds", ondelete="CASCADE"
         ),
