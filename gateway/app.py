@@ -45,10 +45,12 @@ from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.trace import TraceWriter
 from gateway.settings import Settings
 from gateway.store.bundles import MemoryBundles
+from gateway.store.holder import may_live, this_process
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
+from gateway.tools.ledger import Ledger
 from gateway.turn.continuity import Continuity
-from gateway.turn.durable import StoredJournal
+from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
 from gateway.turn.service import Turns
@@ -149,12 +151,15 @@ async def open_gateway(
         live: tuple[LiveSubscriber, ...] = ()
         hook_events = HookEvents(versions)
         stack.push_async_callback(hook_events.close)
-        courier = Courier(clock)
+        holder = this_process()
+        courier = Courier(clock, Ledger(store.effects, clock, holder, may_live))
         stack.push_async_callback(courier.close)
         continuity = Continuity(store.hidden, clock)
         stack.push_async_callback(continuity.close)
-        loop = TurnLoop(courier, StoredJournal(store.journal, clock), continuity, clock)
-        turns = Turns(versions, loop, clock, continuity, (metrics, log, traces, hook_events), live, _status_of)
+        joining = Joining(store.turns, store.journal, clock, holder, may_live)
+        stack.push_async_callback(joining.close)
+        loop = TurnLoop(courier, joining, continuity, clock)
+        turns = Turns(versions, loop, clock, continuity, joining, (metrics, log, traces, hook_events), live, _status_of)
         drain = Drain()
         services = Services(turns, versions, replica, store.traces, traces.flush, metrics, clock, drain)
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.

@@ -11,6 +11,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── NotAllowed                  a known key that may not do this
     ├── NoSuchModel                 unknown to this caller (a forbidden model too)
     ├── NotFound                    a stored thing that is not there, or not this owner's
+    ├── IdempotencyConflict         a key that was used for another request
     ├── RateLimited                 try again after `retry_after_s`
     ├── UpstreamError               the far side of a backend failed
     │   ├── UpstreamRefused         it answered 4xx: the request will not get better by itself
@@ -91,6 +92,10 @@ class NoSuchModel(GatewayError):
 
 class NotFound(GatewayError):
     """A stored thing that does not exist, or belongs to somebody else."""
+
+
+class IdempotencyConflict(GatewayError):
+    """An `Idempotency-Key` that was used for another request."""
 
 
 class RateLimited(GatewayError):

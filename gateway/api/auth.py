@@ -17,7 +17,11 @@ from gateway.turn.prepare import Wishes
 
 # Headers of the contract that change what an answer means and that this version does not serve: accepting them silently
 # would promise something that does not happen.
-_UNSERVED = {b"idempotency-key": "Idempotency-Key", b"x-gateway-events": "x-gateway-events"}
+_UNSERVED = {b"x-gateway-events": "x-gateway-events"}
+# Of the contract too, under names of others.
+_SPECIAL = frozenset({b"idempotency-key", b"x-stainless-retry-count"})
+# Longer than any key that means to be one.
+_LONGEST_KEY = 255
 
 
 def read_headers(scope: Scope, keys: KeyRing, now: float) -> tuple[Principal, Wishes]:
@@ -36,7 +40,7 @@ def read_headers(scope: Scope, keys: KeyRing, now: float) -> tuple[Principal, Wi
             authorization = str(value, "latin-1")
         elif name == b"x-api-key":
             api_key = str(value, "latin-1")
-        elif name.startswith(b"x-gateway-") or name in _UNSERVED:
+        elif name.startswith(b"x-gateway-") or name in _SPECIAL:
             special[name] = str(value, "latin-1")
     principal = keys.identify(authorization, api_key, now)
     if keys.open:
@@ -99,4 +103,10 @@ def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Prin
                 param="x-gateway-deadline-ms",
             )
         deadline_s = int(deadline) / 1000
-    return principal, Wishes(tags, special.get(b"x-gateway-session"), tools, deadline_s)
+    key = special.get(b"idempotency-key")
+    if key is not None and not 0 < len(key) <= _LONGEST_KEY:
+        raise InvalidRequest(
+            f"`Idempotency-Key` must have 1 to {_LONGEST_KEY} characters, not {len(key)}.", param="Idempotency-Key"
+        )
+    retried = special.get(b"x-stainless-retry-count", "0") not in ("", "0")
+    return principal, Wishes(tags, special.get(b"x-gateway-session"), tools, deadline_s, key, retried)

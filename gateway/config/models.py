@@ -222,6 +222,15 @@ class ObserveConfig(Section):
     traces: TracesConfig = TracesConfig()
 
 
+class IdempotencyConfig(Section):
+    """Requests that are sent again."""
+
+    ttl_s: float = Field(default=86400, gt=0, description="How long an `Idempotency-Key` is known.")
+    join_sdk_retries: bool = Field(
+        default=True, description="Whether a request that its SDK marks as a retry joins the turn of the first."
+    )
+
+
 class GatewayConfig(Section):
     """The whole of `config/gateway.yaml`."""
 
@@ -234,6 +243,7 @@ class GatewayConfig(Section):
     router: RouterConfig
     tools: ToolsConfig = ToolsConfig()
     keys: KeysConfig = KeysConfig()
+    idempotency: IdempotencyConfig = IdempotencyConfig()
     observe: ObserveConfig = ObserveConfig()
 
 

@@ -38,7 +38,6 @@ _GATEWAY: Final = (
     "teams",
     "limits",
     "budgets",
-    "idempotency",
     "approvals",
     "on_failure",
     "context",

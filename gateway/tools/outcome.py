@@ -39,8 +39,34 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+class Done(msgspec.Struct, frozen=True):
+    """How a tool that was started ended.
+
+    Attributes:
+        ok: whether it returned.
+        content: what the model sees.
+        error: what went wrong, or None.
+        fatal: why the turn has to end, or None.
+        whole: the whole text of a result that was shortened, or None.
+        uncertain: whether it may have taken effect although no answer came.
+        replayed: whether this was done before, and is told again.
+    """
+
+    ok: bool
+    content: str
+    error: str | None = None
+    fatal: str | None = None
+    whole: str | None = None
+    uncertain: bool = False
+    replayed: bool = False
+
+
 class CallFailed(Exception):
     """A call ends in an error result; the message is what the model sees."""
+
+
+class OutcomeUnknown(CallFailed):
+    """A call was sent and no answer came: whether it took effect is not known."""
 
 
 def words_of(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,8 @@ class ToolSpec:
         writes: whether it changes something outside.
         allowed_roles: roles that may be offered it; empty for everybody.
         retries: how often a reading tool is asked again after a connection failed.
+        effect_key: what makes two calls one effect, from the arguments, as a JSON value; None for each call its own.
+        probed: whether its provider can find out if an effect happened.
     """
 
     name: str
@@ -81,6 +83,8 @@ class ToolSpec:
     writes: bool = False
     allowed_roles: frozenset[str] = frozenset()
     retries: int = 0
+    effect_key: Callable[[Mapping[str, Any]], Any] | None = None
+    probed: bool = False
 
 
 def make_spec(
@@ -94,6 +98,8 @@ def make_spec(
     writes: bool = False,
     allowed_roles: frozenset[str] = frozenset(),
     retries: int = 0,
+    effect_key: Callable[[Mapping[str, Any]], Any] | None = None,
+    probed: bool = False,
     implementation: str = "",
 ) -> ToolSpec:
     """A spec with its wire form and hash.
@@ -103,7 +109,7 @@ def make_spec(
     """
     function = {"name": name, "description": description, "parameters": parameters}
     wire = msgspec.json.encode({"type": "function", "function": function})
-    decides = [wire.decode(), provider, timeout_s, writes, sorted(allowed_roles), retries, implementation]
+    decides = [wire.decode(), provider, timeout_s, writes, sorted(allowed_roles), retries, probed, implementation]
     return ToolSpec(
         name=name,
         description=description,
@@ -116,4 +122,6 @@ def make_spec(
         writes=writes,
         allowed_roles=allowed_roles,
         retries=retries,
+        effect_key=effect_key,
+        probed=probed,
     )

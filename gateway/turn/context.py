@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.security.principal import Principal
 from gateway.tools.spec import ToolSpec
+from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
 
@@ -45,6 +47,9 @@ class Turn:
         session: the session the client named.
         answer_id: the id of the answer.
         created: seconds since the epoch.
+        joinable: what others need to join it, or None where nobody would.
+        replayed: what the headers of the answer said that is told again, or None.
+        replayed_usage: what that answer cost when it was given.
     """
 
     record: Recorder
@@ -71,11 +76,42 @@ class Turn:
     upstream_s: float = 0.0
     tool_s: float = 0.0
     first_token_s: float | None = None
+    joinable: Joinable | None = None
+    replayed: Mapping[str, Any] | None = None
+    replayed_usage: Usage | None = None
 
     def step(self, state: State, reason: str = "") -> None:
         """Move the machine and leave the step in the trace."""
         before = self.machine.to(state)
         self.record.emit("state.changed", **{"from": before.value, "to": state.value, "reason": reason})
+
+    def told(self) -> dict[str, Any]:
+        """What the headers of its answer say, as a JSON value."""
+        decision = self.decision
+        return {
+            "version": decision.version,
+            "route": decision.route,
+            "strategy": decision.strategy,
+            "score": decision.score,
+            "model": decision.model,
+            "backend": self.backend,
+            "created": self.created,
+            "shown_model": self.shown_model,
+        }
+
+    def joined(self, turn_id: str) -> None:
+        """Answer as the turn of this id: what it is called does not change with the attempt."""
+        self.answer_id = f"chatcmpl-{turn_id}"
+
+    def begin_again(self) -> None:
+        """Forget this attempt: the turn is another's."""
+        self.machine = Machine()
+        self.joinable = None
+
+    @property
+    def turn_id(self) -> str:
+        """The same for every attempt."""
+        return self.joinable.turn_id if self.joinable is not None else self.record.trace_id
 
     @property
     def client_tools(self) -> frozenset[str]:

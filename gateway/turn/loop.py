@@ -16,7 +16,7 @@ from gateway.backends.backend import ModelCall
 from gateway.chat.answer import Answer
 from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
 from gateway.chat.chunk import Chunk
-from gateway.chat.codecs.chat_answer import changed_answer, named_answer
+from gateway.chat.codecs.chat_answer import changed_answer, named_answer, whole_answer
 from gateway.chat.codecs.chat_completions import encode_call
 from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
@@ -25,14 +25,15 @@ from gateway.errors import ToolFailed, UpstreamTimeout
 from gateway.ids import new_call_id
 from gateway.routing.text import estimate_tokens
 from gateway.tools.courier import Courier, Outcome
+from gateway.tools.ledger import EffectPlace
 from gateway.tools.salvage import replayable
 from gateway.tools.spec import ToolContext
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
-from gateway.turn.journal import Journal
+from gateway.turn.joining import Joining, RecordedRound
 from gateway.turn.limits import ToolLimits
 from gateway.turn.state import State
-from gateway.turn.stream import Sink, StreamedRound, StreamState
+from gateway.turn.stream import Sink, StreamedRound, StreamState, whole_chunk
 
 _NO_TOOLS = b'"none"'
 _AUTO = b'"auto"'
@@ -63,14 +64,14 @@ class TurnLoop:
 
     Args:
         courier: runs registry tools.
-        journal: where answers are committed before their writing calls.
+        joining: keeps what another attempt at the turn needs.
         continuity: keeps the rounds that the client does not see.
         clock: for deadlines and durations.
     """
 
-    def __init__(self, courier: Courier, journal: Journal, continuity: Continuity, clock: Clock) -> None:
+    def __init__(self, courier: Courier, joining: Joining, continuity: Continuity, clock: Clock) -> None:
         self._courier = courier
-        self._journal = journal
+        self._joining = joining
         self._continuity = continuity
         self._clock = clock
 
@@ -101,11 +102,13 @@ class TurnLoop:
         enough: str | None = None
         while True:
             turn.step(State.PLANNING)
-            call = self._call(turn, messages, final=enough is not None)
-            if sink is None:
-                done = await self._ask(turn, call)
+            recorded = _recorded(turn)
+            if recorded is not None:
+                done = await self._again(turn, recorded, sink, state)
             else:
-                done = await self._stream(turn, call, sink, state)
+                call = self._call(turn, messages, final=enough is not None)
+                done = await (self._ask(turn, call) if sink is None else self._stream(turn, call, sink, state))
+                self._note(turn, done)
             turn.usage += done.usage or _estimate(messages, done.message)
             said.append(done.message.text)
             mine, theirs = _whose(done.message.tool_calls, turn)
@@ -113,7 +116,7 @@ class TurnLoop:
             if not mine or done.finish_reason in _CUT or enough is not None:
                 break
             turn.step(State.EXECUTING)
-            outcomes = await self._execute(turn, done.message, mine)
+            outcomes = await self._execute(turn, mine, recorded)
             turn.step(State.OBSERVING)
             results = tuple(Message("tool", (ToolResult(o.call_id, o.content),)) for o in outcomes)
             if theirs:
@@ -135,22 +138,49 @@ class TurnLoop:
         reason = "length" if stopped else _reason(done.finish_reason, turn, theirs=bool(theirs))
         result = await self._result(turn, done, said, theirs, reason, plain=sink is None)
         hidden = hidden_rounds(messages[len(turn.messages) :], done.message, result.message, results)
-        if hidden and theirs:
-            # A mixed turn: the client's next request, which comes at once, depends on them.
+        joinable = turn.joinable
+        at_once = bool(theirs) or (joinable is not None and joinable.begun)
+        if hidden and at_once:
+            # Of a mixed turn the client's next request depends on them, and comes at once.
             await self._continuity.keep(
                 turn.principal.owner, turn.session, turn.request.messages, result.message, hidden
             )
             turn.record.emit("hidden.kept", messages=len(hidden))
+        if joinable is not None and joinable.begun:
+            body = result.body or whole_answer(
+                turn.answer_id,
+                turn.created,
+                turn.shown_model,
+                message=result.message,
+                finish_reason=result.finish_reason,
+                usage=turn.usage,
+            )
+            await self._joining.answered(joinable, body, turn.told())
         if sink is not None:
             # With registry tools offered, the end of a round was held back; without, it went out as it came.
             await sink.finish(None if 0 in state.finished else result.finish_reason, turn.usage)
-        if hidden and not theirs:
+        if hidden and not at_once:
             self._continuity.keep_soon(
                 turn.principal.owner, turn.session, turn.request.messages, result.message, hidden
             )
             turn.record.emit("hidden.kept", messages=len(hidden))
         turn.step(State.TERMINATED, result.finish_reason or "")
         return result
+
+    async def _again(self, turn: Turn, recorded: RecordedRound, sink: Sink | None, state: StreamState) -> Round:
+        """A round that an earlier attempt has been through: its client sees it, its model is not asked."""
+        turn.record.emit("round.recorded", round=turn.machine.rounds, finish_reason=recorded.finish_reason)
+        if sink is None:
+            return Round(recorded.message, recorded.finish_reason, recorded.usage, None)
+        view = StreamedRound(state, turn.client_tools, guarded=True, new_id=new_call_id)
+        if visible := view.feed([whole_chunk(recorded.message, recorded.finish_reason)]):
+            await sink.relay(visible)
+        return Round(recorded.message, recorded.finish_reason, recorded.usage)
+
+    def _note(self, turn: Turn, done: Round) -> None:
+        if turn.joinable is not None:
+            recorded = RecordedRound(done.message, done.finish_reason, done.usage)
+            self._joining.note_answer(turn.joinable, turn.machine.rounds, recorded, turn.record.trace_id)
 
     def _call(self, turn: Turn, messages: tuple[Message, ...], *, final: bool) -> ModelCall:
         fields: Mapping[str, msgspec.Raw] = turn.fields
@@ -235,14 +265,19 @@ class TurnLoop:
             first_token_s=first_token_s,
         )
 
-    async def _execute(self, turn: Turn, message: Message, calls: tuple[ToolCall, ...]) -> tuple[Outcome, ...]:
+    async def _execute(
+        self, turn: Turn, calls: tuple[ToolCall, ...], recorded: RecordedRound | None
+    ) -> tuple[Outcome, ...]:
         number = turn.machine.rounds
-        if any(spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None):
-            await self._journal.record_answer(
-                trace_id=turn.record.trace_id, owner=turn.principal.owner, round_number=number, message=message
-            )
+        joinable = turn.joinable
+        if joinable is not None and any(
+            spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None
+        ):
+            await self._joining.before_writes(joinable)
             turn.record.emit("journal.written", round=number)
         positions = {call.id: index for index, call in enumerate(calls)}
+        known = recorded.outcomes if recorded is not None else {}
+        left = tuple(call for call in calls if positions[call.id] not in known)
 
         def context_for(call: ToolCall) -> ToolContext:
             return ToolContext(
@@ -251,24 +286,33 @@ class TurnLoop:
                 team=turn.principal.team,
                 session=turn.session,
                 trace_id=turn.record.trace_id,
-                idempotency_key=f"{turn.record.trace_id}.{number}.{positions[call.id]}",
+                idempotency_key=f"{turn.turn_id}.{number}.{positions[call.id]}",
             )
+
+        def place_for(call: ToolCall) -> EffectPlace:
+            owner, trace_id = turn.principal.owner, turn.record.trace_id
+            return EffectPlace(owner, turn.turn_id, trace_id, number, positions[call.id])
 
         started = self._clock.monotonic()
         try:
-            outcomes = await self._courier.execute(
-                calls,
+            made = await self._courier.execute(
+                left,
                 turn.offered,
                 context_for,
                 turn.record,
                 parallel=turn.parallel,
                 registry=turn.snapshot.tools,
+                place_for=place_for,
             )
         finally:
             turn.tool_s += self._clock.monotonic() - started
+        fresh = iter(made)
+        outcomes = tuple(known[positions[call.id]] if positions[call.id] in known else next(fresh) for call in calls)
         fatal = next((outcome.fatal for outcome in outcomes if outcome.fatal is not None), None)
         if fatal is not None:
             raise ToolFailed(fatal)
+        if joinable is not None and not known:
+            self._joining.note_outcomes(joinable, number, outcomes, turn.record.trace_id)
         return outcomes
 
     async def _result(
@@ -294,7 +338,16 @@ class TurnLoop:
                 turn.record.emit("hook.changed", hook="on_answer")
         if not plain:
             return TurnResult(hooked, reason)
-        assert done.answer is not None
+        if done.answer is None:
+            body = whole_answer(
+                turn.answer_id,
+                turn.created,
+                turn.shown_model,
+                message=hooked,
+                finish_reason=reason,
+                usage=turn.usage,
+            )
+            return TurnResult(hooked, reason, body)
         unchanged = turn.machine.rounds == 1 and hooked is done.message and reason == done.answer.said_finish
         if unchanged and done.usage is not None:
             named = named_answer(done.answer.body, turn.answer_id, turn.created, turn.shown_model)
@@ -309,6 +362,10 @@ class TurnLoop:
             usage=turn.usage,
         )
         return TurnResult(hooked, reason, body)
+
+
+def _recorded(turn: Turn) -> RecordedRound | None:
+    return turn.joinable.recorded.get(turn.machine.rounds) if turn.joinable is not None else None
 
 
 def _replayable(message: Message) -> Message:

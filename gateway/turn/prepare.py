@@ -37,12 +37,16 @@ class Wishes:
         session: the session's name.
         tools: registry tools the offer is narrowed to, or None.
         deadline_s: seconds the client is willing to wait, or None.
+        key: the `Idempotency-Key`, or None.
+        retried: whether the SDK says that it asks again.
     """
 
     tags: frozenset[str] = frozenset()
     session: str | None = None
     tools: frozenset[str] | None = None
     deadline_s: float | None = None
+    key: str | None = None
+    retried: bool = False
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes) -> Facts:

@@ -21,7 +21,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Sink(Protocol):
-    """Where a streamed answer goes: one implementation per API."""
+    """Where a streamed answer goes: one implementation per API.
+
+    Attributes:
+        started: whether the client has seen anything of it.
+    """
+
+    started: bool
 
     async def relay(self, chunks: Sequence[Chunk]) -> None:
         """Send chunks that are visible, in order."""
@@ -193,6 +199,16 @@ class StreamedRound:
             position = self._positions[piece.position]
             shown.append(encode_piece(position, piece.first, piece.id, piece.name, piece.fragment))
         return shown
+
+
+def whole_chunk(message: Message, reason: str | None) -> Chunk:
+    """A whole message as one chunk, as an upstream might have sent it."""
+    delta: dict[str, Any] = {"role": "assistant", "content": message.text or None}
+    if calls := message.tool_calls:
+        delta["tool_calls"] = [
+            encode_piece(position, True, call.id, call.name, call.arguments) for position, call in enumerate(calls)
+        ]
+    return _made([_Kept(0, delta, None, reason)])
 
 
 def _says_something(delta: dict[str, Any]) -> bool:

@@ -122,7 +122,7 @@ class StrictUpstream:
 
     def _said(self, messages: list[dict[str, Any]], names: set[str]) -> dict[str, Any]:
         digest = hashlib.sha256(str(self._seed).encode() + _canonical(messages)).digest()
-        chance = random.Random(digest)  # noqa: S311 - a drill, no secret
+        chance = random.Random(digest)
         behind = next((n for n, m in enumerate(reversed(messages)) if m["role"] == "user"), 0)
         tokens = sorted({word for m in messages if m["role"] == "tool" for word in _tokens(m["content"])})
         text = f"Seen {' '.join(f'<{token}>' for token in tokens)} {digest.hex()[:12]}"
@@ -150,10 +150,7 @@ def _shown(message: Mapping[str, Any]) -> Any:
 
 
 def _tokens(text: str) -> list[str]:
-    found = []
-    for piece in text.split("<")[1:]:
-        found.append(piece.split(">")[0])
-    return found
+    return [piece.split(">")[0] for piece in text.split("<")[1:]]
 
 
 @dataclass
@@ -292,10 +289,10 @@ async def drill(folder: Path, conversations: int, *, seed: int = 1, at_once: int
             serving(folder / "b", config, routes, {"drill": PLUGIN}) as b,
             aiohttp.ClientSession() as http,
         ):
-            chance = random.Random(seed)  # noqa: S311 - a drill, no secret
+            chance = random.Random(seed)
             # Every second one says what the one before says.
             people = [
-                Person(http, (a, b), random.Random(chance.random()), f"topic {number // 2}", f"user {number}")  # noqa: S311
+                Person(http, (a, b), random.Random(chance.random()), f"topic {number // 2}", f"user {number}")
                 for number in range(conversations)
             ]
             slots = asyncio.Semaphore(at_once)

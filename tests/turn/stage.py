@@ -11,7 +11,7 @@ from typing import Any
 from gateway.backends.pool import Pool
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.clock import Clock, SystemClock
-from gateway.config.models import GatewayConfig, RouteConfig
+from gateway.config.models import GatewayConfig, IdempotencyConfig, RouteConfig
 from gateway.config.versions import Version, Versioned
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
@@ -20,15 +20,17 @@ from gateway.security.keys import KeyRing
 from gateway.security.principal import Principal
 from gateway.store.memory import MemoryStore
 from gateway.tools.courier import Courier
+from gateway.tools.ledger import Ledger
 from gateway.tools.registry import Registry
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.hooks import Hook, Hooks
+from gateway.turn.joining import Asked, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
-from tests.fakes import MemoryJournal, RecordingProvider, RecordingSink, ScriptedBackend
+from tests.fakes import KeptJournal, RecordingProvider, RecordingSink, ScriptedBackend
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 
@@ -61,7 +63,8 @@ class Stage:
     loop: TurnLoop
     courier: Courier
     continuity: Continuity
-    journal: MemoryJournal
+    joining: Joining
+    journal: KeptJournal
     clock: Clock
     principal: Principal
     sink: RecordingSink = field(default_factory=RecordingSink)
@@ -82,7 +85,15 @@ class Stage:
 
     async def run(self, *, streamed: bool, **request: Any) -> TurnResult:
         """Prepare and run."""
-        return await self.loop.run(await self.prepare(**request), self.sink if streamed else None)
+        turn = await self.prepare(**request)
+        asked = Asked(self.principal.owner, b"", None, retried=False)
+        entered = await self.joining.enter(asked, TRACE_ID, IdempotencyConfig(), turn.deadline)
+        assert not isinstance(entered, Replay)
+        turn.joinable = entered
+        try:
+            return await self.loop.run(turn, self.sink if streamed else None)
+        finally:
+            self.joining.leave(entered)
 
     async def answer(self, *, streamed: bool, **request: Any) -> Seen:
         """Run, and what the client saw, the same in both forms."""
@@ -120,7 +131,9 @@ class Stage:
     def service(self, *subscribers: Any) -> Turns:
         """The frame around turns, over this stage."""
         versions = Versioned(self.snapshot, _never, _nothing, self.clock)
-        return Turns(versions, self.loop, self.clock, self.continuity, subscribers, (), lambda error: (400, None))
+        return Turns(
+            versions, self.loop, self.clock, self.continuity, self.joining, subscribers, (), lambda error: (400, None)
+        )
 
 
 @dataclass(frozen=True)
@@ -149,7 +162,7 @@ async def stage(
     route: Mapping[str, Any] | None = None,
     tools: Mapping[str, Any] | None = None,
     hooks: Mapping[str, Sequence[Hook]] | None = None,
-    journal: MemoryJournal | None = None,
+    journal: KeptJournal | None = None,
     principal: Principal | None = None,
     backends: Sequence[ScriptedBackend] = (),
     retries: int = 0,
@@ -183,22 +196,26 @@ async def stage(
         hooks=Hooks(hooks or {}),
         created=1,
     )
-    courier = Courier(clock)
-    kept = journal or MemoryJournal()
-    continuity = Continuity(MemoryStore().hidden, clock)
+    store = MemoryStore()
+    courier = Courier(clock, Ledger(store.effects, clock, "this", lambda _: False))
+    kept = journal or KeptJournal()
+    continuity = Continuity(store.hidden, clock)
+    joining = Joining(store.turns, kept, clock, "this|1|-|process", lambda _: False)
     try:
         yield Stage(
             backend,
             provider,
             snapshot,
-            TurnLoop(courier, kept, continuity, clock),
+            TurnLoop(courier, joining, continuity, clock),
             courier,
             continuity,
+            joining,
             kept,
             clock,
             principal or Principal("key"),
         )
     finally:
         await continuity.close()
+        await joining.close()
         await courier.close(0)
         await registry.close()
