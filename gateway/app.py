@@ -33,6 +33,7 @@ from gateway.clock import Clock, SystemClock
 from gateway.config.bundle_store import BundleStore
 from gateway.config.files import Files
 from gateway.config.models import StorageConfig
+from gateway.config.news import News
 from gateway.config.publishing import Draft
 from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
@@ -142,6 +143,16 @@ async def open_gateway(
         adopt(first)
         metrics.count_traces_dropped(lambda: traces.dropped)
         metrics.count_reload_failures(lambda: versions.failures)
+        metrics.show_servers(
+            lambda: {
+                name: server is not None and server.error is None
+                for name, server in builder.mcp.servers(versions.current.config.tools).items()
+            },
+            lambda: {
+                name: server.refused if server is not None else 0
+                for name, server in builder.mcp.servers(versions.current.config.tools).items()
+            },
+        )
         metrics.show_config(
             lambda: versions.current.version.generation,
             lambda: max(0.0, clock.now() - versions.changed_at),
@@ -161,7 +172,17 @@ async def open_gateway(
         loop = TurnLoop(courier, joining, continuity, clock)
         turns = Turns(versions, loop, clock, continuity, joining, (metrics, log, traces, hook_events), live, _status_of)
         drain = Drain()
-        services = Services(turns, versions, replica, store.traces, traces.flush, metrics, clock, drain)
+        services = Services(
+            turns,
+            versions,
+            replica,
+            store.traces,
+            traces.flush,
+            metrics,
+            clock,
+            drain,
+            lambda: builder.mcp.away(versions.current.config.tools),
+        )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
         stack.push_async_callback(_stop, preparing)
@@ -169,7 +190,10 @@ async def open_gateway(
         stack.push_async_callback(watch.close)
         if first.config.config.watch:
             watch.start()
+        news = News(replica)
+        stack.push_async_callback(news.close)
         await replica.start(versions)
+        builder.mcp.listen(news.tell)
         # Followed first and closed first: nothing is built or swapped while the rest is taken down.
         stack.push_async_callback(replica.close)
         yield Gateway(create_app(services), versions, replica, turns, traces, store, drain)

@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", parents=[files], help="validate config, routes and tools")
     check.add_argument("--format", choices=("text", "github", "json"), default="text", help="how problems are printed")
     check.add_argument("--strict", action="store_true", help="warnings count as problems")
+    check.add_argument("--offline", action="store_true", help="unset variables warn; MCP tools from tools.lock.json")
 
     explain = commands.add_parser("explain", parents=[files], help="show where a text is routed, and why")
     explain.add_argument("text", metavar="TEXT", help="what a user would say")
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
     tools = commands.add_parser("tools", parents=[files], help="list the registry of tools")
     tools.add_argument("--check", action="store_true", help="run the tools' self-checks")
+    tools.add_argument("--lock", action="store_true", help="write tools.lock.json: the MCP servers' tools as they are")
     tools.add_argument("--json", action="store_true", help="machine-readable")
 
     trace = commands.add_parser("trace", parents=[files], help="replay a turn")

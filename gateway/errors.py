@@ -21,6 +21,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── ToolFailed                  ends the turn; failures the model may mend are results, not errors
     ├── HookFailed                  an operator's hook broke its promise
     ├── Draining                    this process is about to stop
+    ├── ToolsAway                   a server of tools is away that has to be there
     ├── StoreUnavailable            what must be durable cannot be written
     ├── ConfigStale                 this replica may be behind the others and must not decide
     └── ConfigError                 files or settings are wrong; carries every problem
@@ -162,6 +163,12 @@ class HookFailed(GatewayError):
 
 class Draining(GatewayError):
     """This process stops soon and takes no new work."""
+
+    retryable = True
+
+
+class ToolsAway(GatewayError):
+    """A server of tools is away without which this process is not ready."""
 
     retryable = True
 

@@ -5,6 +5,7 @@ Knows the headers' names. Keys are the key ring's, roles the principal's.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import unquote
 
 from starlette.types import Scope
@@ -24,8 +25,10 @@ _SPECIAL = frozenset({b"idempotency-key", b"x-stainless-retry-count"})
 _LONGEST_KEY = 255
 
 
-def read_headers(scope: Scope, keys: KeyRing, now: float) -> tuple[Principal, Wishes]:
-    """The caller, and what the headers wish for.
+def read_headers(
+    scope: Scope, keys: KeyRing, now: float, forward: frozenset[str] = frozenset()
+) -> tuple[Principal, Wishes]:
+    """The caller, and what the headers wish for; of the others, those that `forward` names are kept.
 
     Raises:
         Unauthenticated: no key, or an unknown one.
@@ -45,9 +48,14 @@ def read_headers(scope: Scope, keys: KeyRing, now: float) -> tuple[Principal, Wi
     principal = keys.identify(authorization, api_key, now)
     if keys.open:
         refuse_strangers(scope)
-    if not special:
-        return principal, _NO_WISHES
-    return _with_special(principal, special)
+    if special:
+        principal, wishes = _with_special(principal, special)
+    else:
+        wishes = _NO_WISHES
+    if forward:
+        kept = {str(name, "latin-1"): str(value, "latin-1") for name, value in scope["headers"]}
+        wishes = replace(wishes, headers={name: kept[name] for name in forward if name in kept})
+    return principal, wishes
 
 
 def caller(scope: Scope, keys: KeyRing, now: float, *, role: str | None = None) -> Principal:

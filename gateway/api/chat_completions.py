@@ -63,7 +63,7 @@ class ChatCompletions:
         principal: Principal | None = None
         try:
             snapshot = self._versions.serving
-            principal, wishes = read_headers(scope, snapshot.keys, self._clock.now())
+            principal, wishes = read_headers(scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers)
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
             body = await read_body(scope, receive, limit_bytes)
             request = decode_request(body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.clock import Clock
@@ -29,7 +29,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Made in `app.py`, read by every endpoint."""
+    """Made in `app.py`, read by every endpoint. `away` names the servers of tools without which this process is not ready."""
 
     turns: Turns
     versions: Versioned[Snapshot]
@@ -39,3 +39,4 @@ class Services:
     metrics: Metrics
     clock: Clock
     drain: Drain
+    away: Callable[[], Sequence[str]]

@@ -9,15 +9,18 @@ import sys
 import msgspec
 
 from gateway.building import prove
-from gateway.commands.files import paths_of, settings_of
+from gateway.commands.files import paths_of, quiet_log, settings_of
 from gateway.errors import ConfigError, Problem
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check; 1 where there are problems, with `--strict` also where there are warnings."""
+    quiet_log()
     try:
         settings = settings_of()
-        problems: tuple[Problem, ...] = asyncio.run(prove(*paths_of(arguments, settings), settings))
+        problems: tuple[Problem, ...] = asyncio.run(
+            prove(*paths_of(arguments, settings), settings, offline=arguments.offline)
+        )
     except ConfigError as error:
         problems = error.problems
     _print(problems, arguments.format)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.config.variables import UnknownVariable, Variables
+from gateway.config.variables import UnknownVariable, UnsetVariable, Variables
 from gateway.config.yaml import Mapping, Node, Scalar, Sequence, YamlError, compose, plain_value
 from gateway.errors import Problem
 
@@ -26,6 +26,7 @@ class Document:
         lines: the line of every value, or of its key.
         texts: how the values that are no text were written, so that a name such as `08` can stay one.
         expanded: the places that hold the value of a variable; never shown.
+        unset: the lines that depend on a variable which is unset, where it may be.
         overridden: the places that something outside the file decides -> its name.
     """
 
@@ -34,6 +35,7 @@ class Document:
     lines: dict[Path, int] = field(default_factory=dict)
     texts: dict[Path, str] = field(default_factory=dict)
     expanded: set[Path] = field(default_factory=set)
+    unset: set[int] = field(default_factory=set)
     overridden: dict[Path, str] = field(default_factory=dict)
 
     def line(self, path: Path) -> int:
@@ -65,11 +67,16 @@ class Document:
         self.overridden[path] = name
 
 
-def read_document(file: str, content: bytes, variables: Variables, problems: list[Problem]) -> Document | None:
-    """Read one file. What is wrong goes to `problems`; None where nothing can be told from the file."""
+def read_document(
+    file: str, content: bytes, variables: Variables, problems: list[Problem], *, lenient: bool = False
+) -> Document | None:
+    """Read one file. What is wrong goes to `problems`; None where nothing can be told from the file.
 
-    def report(line: int, message: str) -> None:
-        problems.append(Problem(file, line, message))
+    `lenient`: an unset variable is a warning; the value stays as it is written.
+    """
+
+    def report(line: int, message: str, severity: str = "error") -> None:
+        problems.append(Problem(file, line, message, severity))
 
     try:
         text = content.decode("utf-8-sig")
@@ -88,12 +95,13 @@ def read_document(file: str, content: bytes, variables: Variables, problems: lis
         report(node.line, "a mapping is expected here: lines of the form `key: value`")
         return None
     document = Document(file)
-    document.value = _Reader(document, variables, report).read(node, ())
+    document.value = _Reader(document, variables, report, lenient=lenient).read(node, ())
     return document
 
 
 class _Reader:
-    def __init__(self, document: Document, variables: Variables, report: Callable[[int, str], None]) -> None:
+    def __init__(self, document: Document, variables: Variables, report: Callable[..., None], *, lenient: bool) -> None:
+        self._lenient = lenient
         self._document = document
         self._variables = variables
         self._report = report
@@ -113,6 +121,12 @@ class _Reader:
         if "${" in text:
             try:
                 text = self._variables.expand(text)
+            except UnsetVariable as error:
+                self._report(node.line, str(error), "warning" if self._lenient else "error")
+                if self._lenient:
+                    # What is wrong with several keys together is told at the line of what they stand in.
+                    self._document.unset |= {node.line, self._document.line(path[:-1])}
+                return text
             except UnknownVariable as error:
                 self._report(node.line, str(error))
                 return text

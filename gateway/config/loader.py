@@ -15,9 +15,10 @@ from typing import Any, Final
 from gateway.config.bundle import Bundle, digest_of
 from gateway.config.document import Document, read_document
 from gateway.config.files import Files, display, read_files
-from gateway.config.models import NAME_PATTERN, GatewayConfig, RouteConfig
+from gateway.config.models import GatewayConfig, RouteConfig
+from gateway.config.section import NAME_PATTERN
 from gateway.config.unserved import GATEWAY_UNSERVED, ROUTE_UNSERVED
-from gateway.config.validation import validate
+from gateway.config.validation import M, validate
 from gateway.config.variables import Variables
 from gateway.errors import ConfigError, Problem
 from gateway.settings import Settings, overrides
@@ -32,28 +33,32 @@ _OWN: Final = frozenset({"PORT", "DATABASE_URL", "REDIS_URL"})
 _SECRET: Final = frozenset({"GATEWAY_ADMIN_KEY"})
 
 
-def load(config_path: Path, routes_path: Path | None, settings: Settings) -> Bundle:
+def load(config_path: Path, routes_path: Path | None, settings: Settings, *, lenient: bool = False) -> Bundle:
     """Read and prove everything.
 
     Args:
         config_path: the gateway's own file.
         routes_path: the folder of the route files, or None for no routes. A folder that is missing is a mistake.
         settings: the environment; wins over the files.
+        lenient: to look only: an unset variable is a warning, and what stands on its line is not checked.
 
     Raises:
         ConfigError: with every problem that was found, ordered by file and line.
     """
     problems: list[Problem] = []
-    return load_files(read_files(config_path, routes_path, problems), settings, problems)
+    return load_files(read_files(config_path, routes_path, problems), settings, problems, lenient=lenient)
 
 
-def load_files(files: Files, settings: Settings, problems: list[Problem] | None = None) -> Bundle:
+def load_files(
+    files: Files, settings: Settings, problems: list[Problem] | None = None, *, lenient: bool = False
+) -> Bundle:
     """Prove files that have been read, here or by another replica.
 
     Args:
         files: what was read.
         settings: this process's environment.
         problems: what was found while reading.
+        lenient: as `load`.
 
     Raises:
         ConfigError: as `load`.
@@ -63,19 +68,19 @@ def load_files(files: Files, settings: Settings, problems: list[Problem] | None 
     document = config = None
     environment_model: str | None = None
     if files.gateway is not None:
-        document = read_document(files.gateway_name, files.gateway, variables, problems)
+        document = read_document(files.gateway_name, files.gateway, variables, problems, lenient=lenient)
     if document is not None:
         before = len(problems)
         environment_model = _lay_over(document, settings, problems)
         # What a file with a broken variable or a duplicate key says is still worth checking, and never used.
-        config = validate(GatewayConfig, document, problems, GATEWAY_UNSERVED)
+        config = _validated(GatewayConfig, document, problems, GATEWAY_UNSERVED)
         if config is not None and len(problems) == before:
             problems += _config_problems(config, document)
-    routes, places = _routes(files, variables, problems)
+    routes, places = _routes(files, variables, problems, lenient=lenient)
     if config is not None:
         routes = _with_environment_model(config, routes, environment_model)
         problems += _route_problems(config, routes, places)
-    if config is None or document is None or problems:
+    if config is None or document is None or any(problem.severity == "error" for problem in problems):
         raise ConfigError(_ordered(problems))
     return Bundle(
         config=config,
@@ -83,9 +88,20 @@ def load_files(files: Files, settings: Settings, problems: list[Problem] | None 
         digest=_digest(files, config, routes, settings),
         files=files,
         calibration=files.calibration,
+        warnings=_ordered(problems),
         _gateway=document,
         _routes=places,
     )
+
+
+def _validated(
+    model: type[M], document: Document, problems: list[Problem], unserved: frozenset[tuple[str, ...]]
+) -> M | None:
+    """`validate`, silent about lines whose variable is unset, which have been told."""
+    found: list[Problem] = []
+    value = validate(model, document, found, unserved)
+    problems += [problem for problem in found if problem.line not in document.unset]
+    return value
 
 
 def _ordered(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -177,15 +193,15 @@ def _key_problems(config: GatewayConfig, document: Document) -> list[Problem]:
 
 
 def _routes(
-    files: Files, variables: Variables, problems: list[Problem]
+    files: Files, variables: Variables, problems: list[Problem], *, lenient: bool
 ) -> tuple[tuple[RouteConfig, ...], dict[str, Document]]:
     routes: dict[str, RouteConfig] = {}
     places: dict[str, Document] = {}
     for file, content in files.routes.items():
-        document = read_document(file, content, variables, problems)
+        document = read_document(file, content, variables, problems, lenient=lenient)
         if document is None:
             continue
-        route = validate(RouteConfig, document, problems, ROUTE_UNSERVED)
+        route = _validated(RouteConfig, document, problems, ROUTE_UNSERVED)
         if route is None:
             continue
         if (first := places.get(route.route)) is not None:

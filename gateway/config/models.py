@@ -10,11 +10,11 @@ import difflib
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,63}$"
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+from gateway.config.http_tools import HttpServiceConfig
+from gateway.config.mcp_servers import McpServerConfig
+from gateway.config.section import Name, NonEmpty, Section
 
 # Words that start or end a wildcard model name are matched, not looked up.
 WILDCARD_PATTERN = r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,63}$"
@@ -32,12 +32,6 @@ def _free_params(value: dict[str, Any]) -> dict[str, Any]:
 
 
 Params = Annotated[dict[str, Any], AfterValidator(_free_params)]
-
-
-class Section(BaseModel):
-    """Base of every section: unknown keys are errors, values are frozen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class ServerConfig(Section):
@@ -164,12 +158,16 @@ class OutboundConfig(Section):
 
     allow_private: tuple[NonEmpty, ...] = ()
     allow_domains: tuple[NonEmpty, ...] = ("*",)
+    per_domain: int = Field(default=2, ge=1, le=1000)
+    total: int = Field(default=10, ge=1, le=1000)
 
 
 class ToolsConfig(Section):
     """Which tools exist and how they are offered and run."""
 
     plugins: tuple[NonEmpty, ...] = ("plugins",)
+    mcp: dict[Name, McpServerConfig] = Field(default_factory=dict)
+    http: dict[Name, HttpServiceConfig] = Field(default_factory=dict)
     offer: Literal["routed", "always"] = "routed"
     default: tuple[NonEmpty, ...] = ()
     max_offered: int = Field(default=32, ge=1)

@@ -20,6 +20,10 @@ class UnknownVariable(Exception):
     """A variable that is unset and has no default, or that is written in a way nobody reads."""
 
 
+class UnsetVariable(UnknownVariable):
+    """A variable that is unset and has no default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variables:
     """The values by name. Empty counts as unset, and `NAME_FILE` names a file that holds the value of `NAME`."""
@@ -48,7 +52,7 @@ class Variables:
         if value:
             return value
         if default is None:
-            raise UnknownVariable(f"the variable {name} is not set; set it, or give a default: `${{{name}:-...}}`")
+            raise UnsetVariable(f"the variable {name} is not set; set it, or give a default: `${{{name}:-...}}`")
         return str(default)
 
     def _from_file(self, name: str) -> str | None:

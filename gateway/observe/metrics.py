@@ -142,6 +142,13 @@ class Metrics:
             "hermes_config_stale": ("1 where this replica may be behind the others.", stale),
         }
 
+    def show_servers(self, up: Callable[[], Mapping[str, bool]], refused: Callable[[], Mapping[str, int]]) -> None:
+        """Where the state of MCP servers is read at each scrape, by their configured names."""
+        self._scraped.by_server |= {
+            "hermes_mcp_server_up": ("1 where an MCP server can be reached.", up),
+            "hermes_mcp_tools_refused": ("Tools that differ from the lock of their pinned MCP server.", refused),
+        }
+
     def render(self) -> bytes:
         """Prometheus' text format."""
         return generate_latest(self.registry)
@@ -240,6 +247,7 @@ class _Scraped(Collector):
     def __init__(self, turns: Callable[[], Mapping[str, int]]) -> None:
         self.counters: dict[str, tuple[str, Callable[[], int]]] = {}
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.by_server: dict[str, tuple[str, Callable[[], Mapping[str, int]]]] = {}
         self._turns = turns
 
     def collect(self) -> Iterator[Metric]:
@@ -251,6 +259,11 @@ class _Scraped(Collector):
             yield CounterMetricFamily(name, text, value=read())
         for name, (text, read_figure) in self.gauges.items():
             yield GaugeMetricFamily(name, text, value=read_figure())
+        for name, (text, read_servers) in self.by_server.items():
+            servers = GaugeMetricFamily(name, text, labels=("server",))
+            for server, figure in read_servers().items():
+                servers.add_metric((server,), figure)
+            yield servers
 
 
 def _one_of(value: Any, known: frozenset[str]) -> str:

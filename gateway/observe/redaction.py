@@ -17,6 +17,8 @@ from gateway.config.models import GatewayConfig
 HIDDEN: Final = "[secret]"
 # Shorter ones (`none`, `test`) are ordinary words.
 _SHORTEST: Final = 6
+# Of the variables that a server's program is given, those whose values are none of the log's business.
+_SECRET_NAME: Final = re.compile(r"key|token|secret|pass|pwd|cred|auth|cookie|session|dsn|url|uri", re.IGNORECASE)
 
 
 class Redactor:
@@ -60,7 +62,7 @@ class Redactor:
 
 
 def secrets_of(config: GatewayConfig) -> Iterator[str]:
-    """Every secret of a configuration: keys, header values, and what stands in URLs before the host or as a query."""
+    """Every secret of a configuration: keys, header values, what stands in URLs before the host or as a query, and so on."""
     if config.keys.admin_key is not None:
         yield config.keys.admin_key
     for key in config.keys.static.values():
@@ -79,6 +81,14 @@ def secrets_of(config: GatewayConfig) -> Iterator[str]:
             if parts.password:
                 yield parts.password
             yield from (pair.partition("=")[2] for pair in parts.query.split("&") if "=" in pair)
+
+    for server in config.tools.mcp.values():
+        yield from (value for name, value in server.env.items() if _SECRET_NAME.search(name))
+        for value in server.headers.values():
+            yield value
+            yield from value.split()[1:]
+        if server.url is not None:
+            yield from (pair.partition("=")[2] for pair in urlsplit(server.url).query.split("&") if "=" in pair)
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from gateway.clock import Clock
 from gateway.observe.events import Recorder
 from gateway.tools.hooks import after_tool, before_tool
 from gateway.tools.ledger import EffectPlace, Ledger
-from gateway.tools.outcome import Call, CallFailed, Done, Outcome, OutcomeUnknown, words_of
+from gateway.tools.outcome import Call, CallFailed, Done, Outcome, OutcomeUnknown, TransportFailed, words_of
 from gateway.tools.registry import Registry
 from gateway.tools.result import Unencodable, content_of, failure
 from gateway.tools.salvage import read_arguments
@@ -187,6 +187,8 @@ class Courier:
             try:
                 return await self._bounded(provider.call(spec.name, arguments, context), spec, remaining)
             except _TRANSIENT as error:
+                if spec.writes and isinstance(error, TransportFailed) and error.processed:
+                    raise OutcomeUnknown(f"{words_of(error)}; whether it took effect is not known") from error
                 if not left or self._clock.monotonic() + backoff >= deadline:
                     raise CallFailed(words_of(error)) from error
             except (ToolFatal, ToolRetry, InvalidArguments, CallFailed):

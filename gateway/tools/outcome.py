@@ -69,6 +69,23 @@ class OutcomeUnknown(CallFailed):
     """A call was sent and no answer came: whether it took effect is not known."""
 
 
+class TransportFailed(ConnectionError):
+    """A tool's far side could not be reached, or did not answer as it should; its message is what the model sees.
+
+    What trips a server's breaker: nothing that the far side says properly, such as a 404, is one of these.
+
+    Attributes:
+        processed: False where the call surely had no effect (connection refused, 429), so that writing tools may try again;
+            True where it may have had one.
+        retry_after_s: seconds the far side asked to wait, or None.
+    """
+
+    def __init__(self, message: str, *, processed: bool = True, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.processed = processed
+        self.retry_after_s = retry_after_s
+
+
 def words_of(error: BaseException) -> str:
     """An exception's message alone; its type where it has none."""
     return str(error).strip() or type(error).__name__

@@ -41,6 +41,7 @@ class ToolContext:
         trace_id: 32 hex digits.
         idempotency_key: the same for every attempt at the same call.
         resources: what the plugins' `lifespan()` yielded, by name; its provider fills it in.
+        headers: the client's headers that the tool's `forward_headers` names, lower case; nobody gets any other.
     """
 
     user: str | None
@@ -50,6 +51,7 @@ class ToolContext:
     trace_id: str
     idempotency_key: str
     resources: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,13 @@ class ToolSpec:
         origin: `file:line` or server where it was declared.
         timeout_s: seconds one call may take, its retries included.
         writes: whether it changes something outside.
+        deletes: whether what it changes is gone then.
         allowed_roles: roles that may be offered it; empty for everybody.
         retries: how often a reading tool is asked again after a connection failed.
         effect_key: what makes two calls one effect, from the arguments, as a JSON value; None for each call its own.
         probed: whether its provider can find out if an effect happened.
+        forward_headers: names, in lower case, of the client's headers that its provider is handed.
+        remote_name: what its server calls it, where it is a server's tool; empty for others.
     """
 
     name: str
@@ -85,6 +90,9 @@ class ToolSpec:
     retries: int = 0
     effect_key: Callable[[Mapping[str, Any]], Any] | None = None
     probed: bool = False
+    forward_headers: tuple[str, ...] = ()
+    remote_name: str = ""
+    deletes: bool = False
 
 
 def make_spec(
@@ -100,6 +108,9 @@ def make_spec(
     retries: int = 0,
     effect_key: Callable[[Mapping[str, Any]], Any] | None = None,
     probed: bool = False,
+    forward_headers: tuple[str, ...] = (),
+    remote_name: str = "",
+    deletes: bool = False,
     implementation: str = "",
 ) -> ToolSpec:
     """A spec with its wire form and hash.
@@ -109,7 +120,17 @@ def make_spec(
     """
     function = {"name": name, "description": description, "parameters": parameters}
     wire = msgspec.json.encode({"type": "function", "function": function})
-    decides = [wire.decode(), provider, timeout_s, writes, sorted(allowed_roles), retries, probed, implementation]
+    decides = [
+        wire.decode(),
+        provider,
+        timeout_s,
+        writes,
+        sorted(allowed_roles),
+        retries,
+        probed,
+        deletes,
+        implementation,
+    ]
     return ToolSpec(
         name=name,
         description=description,
@@ -124,4 +145,7 @@ def make_spec(
         retries=retries,
         effect_key=effect_key,
         probed=probed,
+        forward_headers=forward_headers,
+        remote_name=remote_name,
+        deletes=deletes,
     )

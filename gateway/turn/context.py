@@ -45,6 +45,7 @@ class Turn:
         max_rounds: rounds with registry tool calls that are allowed.
         deadline: monotonic seconds at which the turn has to be over.
         session: the session the client named.
+        headers: the client's headers that tools may be handed, lower case.
         answer_id: the id of the answer.
         created: seconds since the epoch.
         joinable: what others need to join it, or None where nobody would.
@@ -70,6 +71,7 @@ class Turn:
     session: str | None
     answer_id: str
     created: int
+    headers: Mapping[str, str] = field(default_factory=dict)
     machine: Machine = field(default_factory=Machine)
     usage: Usage = field(default_factory=Usage)
     backend: str | None = None

@@ -287,6 +287,7 @@ class TurnLoop:
                 session=turn.session,
                 trace_id=turn.record.trace_id,
                 idempotency_key=f"{turn.turn_id}.{number}.{positions[call.id]}",
+                headers=_handed(turn, call) if turn.headers else {},
             )
 
         def place_for(call: ToolCall) -> EffectPlace:
@@ -374,6 +375,13 @@ def _replayable(message: Message) -> Message:
         ToolCall(b.id, b.name, replayable(b.arguments)) if isinstance(b, ToolCall) else b for b in message.blocks
     )
     return Message(message.role, blocks, message.name)
+
+
+def _handed(turn: Turn, call: ToolCall) -> Mapping[str, str]:
+    """The client's headers that this tool is configured to get, and no other."""
+    spec = turn.offered.get(call.name)
+    names = spec.forward_headers if spec is not None else ()
+    return {name: turn.headers[name] for name in names if name in turn.headers}
 
 
 def hidden_rounds(

@@ -6,7 +6,7 @@ Knows the order of these steps. Does not know HTTP; `Wishes` is what headers sai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -21,6 +21,7 @@ from gateway.routing.facts import Facts
 from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.principal import Principal
 from gateway.tools.spec import ToolSpec
+from gateway.tools.untrusted import OPERATOR_TEXT
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.snapshot import Snapshot
@@ -39,6 +40,7 @@ class Wishes:
         deadline_s: seconds the client is willing to wait, or None.
         key: the `Idempotency-Key`, or None.
         retried: whether the SDK says that it asks again.
+        headers: the request's headers that some tool is handed, lower case.
     """
 
     tags: frozenset[str] = frozenset()
@@ -47,6 +49,7 @@ class Wishes:
     deadline_s: float | None = None
     key: str | None = None
     retried: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes) -> Facts:
@@ -138,6 +141,8 @@ async def prepare(
             record.emit("hidden.restored", messages=len(messages) - len(request.messages))
     if route is not None and route.system:
         messages = with_system_text(messages, route.system)
+    if offered:
+        messages = with_system_text(messages, OPERATOR_TEXT)
     limit_s = snapshot.config.server.turn_timeout_s
     if wishes.deadline_s is not None:
         limit_s = min(limit_s, wishes.deadline_s)
@@ -151,7 +156,7 @@ async def prepare(
         shown_model=request.model if explicit else decision.model,
         messages=messages,
         fields=fields,
-        offered=offered,
+        offered={**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])},
         tools_wire=b"[" + b",".join(tools) + b"]" if tools else None,
         choice=choice,
         parallel=request.parallel_tool_calls is not False,
@@ -160,6 +165,7 @@ async def prepare(
         session=wishes.session,
         answer_id=f"chatcmpl-{record.trace_id}",
         created=int(clock.now()),
+        headers=wishes.headers,
     )
 
 

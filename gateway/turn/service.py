@@ -219,7 +219,9 @@ def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:
     """Everything that makes two requests the same one."""
     tags = ",".join(sorted(wishes.tags))
     tools = "-" if wishes.tools is None else ",".join(sorted(wishes.tools))
-    return b"\0".join([body, f"{turn.session or ''}\0{tags}\0{tools}".encode()])
+    # What tools are handed decides as much as the body does: another tenant's answer is no answer.
+    handed = "".join(f"\0{name}:{value}" for name, value in sorted(wishes.headers.items()))
+    return b"\0".join([body, f"{turn.session or ''}\0{tags}\0{tools}{handed}".encode()])
 
 
 def _replayed(turn: Turn, found: Replay) -> TurnResult:

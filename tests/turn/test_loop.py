@@ -12,6 +12,7 @@ from gateway.backends.backend import ModelCall
 from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.store.store import JournalEntry
+from gateway.tools.untrusted import OPERATOR_TEXT
 from gateway.turn.state import State
 from tests.fakes import KeptJournal, RecordingProvider, ScriptedBackend, spec
 from tests.frames import Frame, d, f, tc, u
@@ -44,10 +45,10 @@ def client_tool(name: str) -> dict[str, Any]:
 
 
 def sent(call: ModelCall) -> list[dict[str, Any]]:
-    """The messages of a call; a history that a strict server refuses fails."""
+    """The messages of a call without the operator's; a history that a strict server refuses fails."""
     messages = [json.loads(encode_message(message)) for message in call.messages]
     assert history_fault({"messages": messages}) is None
-    return messages
+    return [message for message in messages if message["content"] != OPERATOR_TEXT]
 
 
 @BOTH
@@ -304,8 +305,10 @@ async def test_history_grows_by_what_was_said_and_done() -> None:
         await on.run(streamed=True)
         result = Message("tool", (ToolResult("c0", '{"ok":true,"result":1}'),))
         asked = tuple(Message("assistant", (Text(said), ToolCall("c0", "now", "{}"))) for said in "ab")
-        assert backend.calls[2].messages[1:] == (asked[0], result, asked[1], result)
-        assert backend.calls[2].messages[0].wire is not None
+        operator, first, *rest = backend.calls[2].messages
+        assert operator.text == OPERATOR_TEXT
+        assert tuple(rest) == (asked[0], result, asked[1], result)
+        assert first.wire is not None
 
 
 @BOTH
