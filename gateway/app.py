@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
 from gateway.api.edge import Edge
+from gateway.api.effects import effects_endpoints
 from gateway.api.errors import describe
 from gateway.api.health import health_endpoints
 from gateway.api.missing import answer_validation_error, missing
@@ -50,10 +51,12 @@ from gateway.store.holder import may_live, this_process
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
 from gateway.tools.ledger import Ledger
+from gateway.tools.settling import Settling
 from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
+from gateway.turn.pruner import Pruner
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
@@ -121,6 +124,7 @@ async def open_gateway(
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
             traces.configure(snapshot.config.observe.traces)
+            pruner.configure(snapshot.config)
             metrics.configure(
                 snapshot.version,
                 models=tuple(snapshot.config.models),
@@ -140,7 +144,11 @@ async def open_gateway(
         traces = TraceWriter(store, first.config.observe.traces, clock, redactor)
         stack.push_async_callback(traces.close)
         await traces.open()
+        settling = Settling(store.effects, clock)
+        pruner = Pruner(store, settling, first.config, clock)
+        stack.push_async_callback(pruner.close)
         adopt(first)
+        pruner.start()
         metrics.count_traces_dropped(lambda: traces.dropped)
         metrics.count_reload_failures(lambda: versions.failures)
         metrics.show_servers(
@@ -178,6 +186,8 @@ async def open_gateway(
             replica,
             store.traces,
             traces.flush,
+            settling,
+            courier,
             metrics,
             clock,
             drain,
@@ -220,7 +230,14 @@ def create_app(services: Services) -> FastAPI:
     """The ASGI app over the given objects."""
     chat = ChatCompletions(services.turns, services.versions, services.clock)
     app = GatewayApp(dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat))
-    for endpoints in (models_endpoints, route_endpoints, tools_endpoints, config_endpoints, traces_endpoints):
+    for endpoints in (
+        models_endpoints,
+        route_endpoints,
+        tools_endpoints,
+        config_endpoints,
+        traces_endpoints,
+        effects_endpoints,
+    ):
         app.include_router(endpoints(services), prefix="/v1")
     app.include_router(models_endpoints(services))
     app.include_router(health_endpoints(services))

@@ -12,6 +12,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── NoSuchModel                 unknown to this caller (a forbidden model too)
     ├── NotFound                    a stored thing that is not there, or not this owner's
     ├── IdempotencyConflict         a key that was used for another request
+    ├── EffectSettled               an effect whose outcome is known, or that somebody is making
     ├── RateLimited                 try again after `retry_after_s`
     ├── UpstreamError               the far side of a backend failed
     │   ├── UpstreamRefused         it answered 4xx: the request will not get better by itself
@@ -97,6 +98,10 @@ class NotFound(GatewayError):
 
 class IdempotencyConflict(GatewayError):
     """An `Idempotency-Key` that was used for another request."""
+
+
+class EffectSettled(GatewayError):
+    """An effect that is not to be settled or repeated: its outcome is known, or somebody is making it."""
 
 
 class RateLimited(GatewayError):

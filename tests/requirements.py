@@ -358,6 +358,47 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-nothing-twice",
+        "An effect is made once, whatever is retried, resumed or killed in between; what nobody saw the end of is said to be unknown.",
+        "blueprint invariant 2",
+        (
+            "e2e/test_kill_drill.py::test_killed_at_random_points_every_effect_is_made_once_or_told_as_unknown",
+            "e2e/test_repeated_requests.py::test_the_sdk_s_own_retry_gets_the_first_turn_s_answer",
+            "e2e/test_repeated_requests.py::test_two_equal_calls_in_one_answer_are_two_effects",
+            "tools/test_ledger.py::test_without_a_probe_the_effect_of_a_dead_holder_is_unknown_and_never_made_again",
+            "tools/test_ledger.py::test_where_it_cannot_be_begun_nothing_is_made",
+            "tools/test_ledger.py::test_a_declared_key_names_one_effect_whatever_turn_and_words_it_comes_in",
+            "turn/test_joining.py::test_a_holder_that_gives_no_sign_of_life_loses_the_turn_and_learns_it_before_it_writes",
+        ),
+    ),
+    Requirement(
+        "R-repeated-turn",
+        "A repeated request waits for its turn, gets its answer or goes on from its journal.",
+        "contract",
+        (
+            "turn/test_joining.py::test_the_turn_of_a_dead_process_is_taken_over_at_once_with_its_rounds",
+            "turn/test_joining.py::test_another_process_waits_for_a_living_holder_and_gets_its_answer",
+            "turn/test_joining.py::test_without_a_key_the_sdk_s_retry_of_the_same_words_joins",
+        ),
+    ),
+    Requirement(
+        "R-effects-settled",
+        "Operators see effects, settle what is unknown and run again what did not happen; a turn that asks again is told so.",
+        "contract",
+        (
+            "api/test_effects.py::test_a_connection_that_broke_leaves_an_effect_that_an_operator_settles",
+            "api/test_effects.py::test_what_did_not_happen_is_run_again_for_whom_it_was_asked",
+            "api/test_effects.py::test_the_command_lists_settles_and_retries",
+            "tools/test_ledger.py::test_what_an_operator_said_is_told_to_a_turn_that_asks_again",
+        ),
+    ),
+    Requirement(
+        "R-retention",
+        "Every kind of record is kept for its time, and none goes before what needs it.",
+        "contract",
+        ("turn/test_pruner.py::test_each_kind_is_kept_for_its_time",),
+    ),
+    Requirement(
         "R-pairs",
         "No message list leaves in which a tool call lacks its result, or a result its call.",
         "blueprint invariant 5",
@@ -368,11 +409,11 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "R-mixed",
-        "Of calls of both kinds in one answer the client gets its own, and the registry's are not run.",
+        "Of calls of both kinds in one answer the registry's are run and the client gets its own; later they stand where they belong.",
         "contract",
         (
-            "turn/test_loop.py::test_mixed_calls_give_the_client_its_own_and_defer_ours",
-            "test_examples.py::test_of_calls_of_both_kinds_the_client_gets_its_own_and_none_is_run",
+            "turn/test_loop.py::test_mixed_calls_run_ours_and_give_the_client_its_own",
+            "test_examples.py::test_of_calls_of_both_kinds_ours_are_run_and_the_client_gets_its_own",
         ),
     ),
     Requirement(
@@ -522,7 +563,12 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     _field_case(34, "A tool that does not exist is an error the model can mend."),
     _field_case(35, "A failed call of a server's tool never looks like a success, and no result is empty."),
     _field_case(40, "A blocking tool stalls nobody else."),
-    _field_case(41, "A writing tool whose answer is lost is not run again."),
+    _field_case(
+        41,
+        "A writing call whose connection broke is not sent again, and told as unknown.",
+        "tools/test_courier.py::test_a_writing_tool_whose_connection_broke_is_uncertain_and_is_not_asked_again_B041",
+        "e2e/test_repeated_requests.py::test_a_payment_whose_connection_broke_is_made_once_however_often_it_is_asked_for_B041",
+    ),
     _field_case(42, "A large result is shortened to valid JSON that says what is missing."),
     _field_case(43, "Headers of the client's request reach neither backend nor tool."),
     _field_case(44, "A tool that changed after it was agreed to is not offered until it is agreed to again."),
@@ -562,5 +608,11 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         87,
         "A second equal key in a file is refused.",
         "config/test_yaml.py::test_a_second_equal_key_is_refused_with_both_lines",
+    ),
+    _field_case(
+        88,
+        "An idempotency key gets the first answer, one execution at a time, and never another body's or caller's.",
+        "turn/test_joining.py::test_a_key_with_another_body_is_a_conflict",
+        "turn/test_joining.py::test_an_answered_turn_is_told_again_to_who_has_its_key",
     ),
 )

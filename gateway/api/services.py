@@ -11,6 +11,8 @@ from gateway.config.versions import Versioned
 from gateway.errors import Draining
 from gateway.observe.metrics import Metrics
 from gateway.store.store import Traces
+from gateway.tools.courier import Courier
+from gateway.tools.settling import Settling
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
@@ -36,6 +38,8 @@ class Services:
     replica: Replica[Snapshot]
     traces: Traces
     flush_traces: Callable[[float], Awaitable[bool]]
+    settling: Settling
+    courier: Courier
     metrics: Metrics
     clock: Clock
     drain: Drain

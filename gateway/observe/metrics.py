@@ -30,8 +30,18 @@ NONE: Final = "-"
 
 _STRATEGIES: Final = frozenset({"rule", "semantic", "default", "explicit", "sticky"})
 _ENDPOINTS: Final = frozenset(
-    {"/v1/chat/completions", "/v1/route", "/v1/models", "/v1/traces", "/v1/reload", "/v1/tools", "/v1/config/rollback"}
+    {
+        "/v1/chat/completions",
+        "/v1/route",
+        "/v1/models",
+        "/v1/traces",
+        "/v1/reload",
+        "/v1/tools",
+        "/v1/config/rollback",
+        "/v1/effects",
+    }
 )
+_EFFECT_STATUSES: Final = frozenset({"done", "failed", "unknown"})
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 _ROUNDS: Final = (1, 2, 3, 4, 5, 8, 12, 20, 50, 100)
@@ -88,6 +98,12 @@ class Metrics:
         self._tool_calls = Counter("hermes_tool_calls_total", "Calls of tools.", ("tool", "outcome"), registry=registry)
         self._tool_seconds = Histogram(
             "hermes_tool_seconds", "Seconds that a tool call took.", ("tool",), buckets=_SECONDS, registry=registry
+        )
+        self._effects = Counter(
+            "hermes_effects_total",
+            "Effects of writing tools, by how they ended.",
+            ("tool", "status"),
+            registry=registry,
         )
         self._rounds = Histogram("hermes_turn_rounds", "Model calls per turn.", buckets=_ROUNDS, registry=registry)
         self._info = Gauge(
@@ -162,6 +178,10 @@ class Metrics:
                 endpoint = event.data.get("endpoint", NONE)
             elif kind == "tool.finished":
                 self._tool(event)
+            elif kind == "effect.finished":
+                self._effect(event, event.data.get("status"))
+            elif kind == "effect.unknown":
+                self._effect(event, "unknown")
             elif kind == "decision.made":
                 self._decision(event)
             elif kind == "attempt.failed":
@@ -230,6 +250,10 @@ class Metrics:
         found[0].inc()
         if (seconds := data.get("seconds")) is not None:
             found[1].observe(seconds)
+
+    def _effect(self, event: Event, status: Any) -> None:
+        known = _one_of(event.data.get("tool"), self._known_tools)
+        self._effects.labels(known, _one_of(status, _EFFECT_STATUSES)).inc()
 
     def _attempt(self, event: Event) -> None:
         self._attempts_failed.labels(_one_of(event.data.get("backend"), self._known_backends)).inc()

@@ -77,6 +77,17 @@ class SqlEffects:
             query = query.where(older)
         return await self._find(query, owner)
 
+    async def lapse(self, *, before: float, content: str, note: str, now: float) -> int:
+        """Count effects as `unknown` that were held until before then and whose end nobody wrote down."""
+        lost = (effects.c.status == "started") & (effects.c.held_until < before)
+        async with self._database.reading() as connection:
+            # Mostly there are none, and looking takes nobody's turn to write.
+            if await connection.scalar(select(effects.c.id).where(lost).limit(1)) is None:
+                return 0
+        values = {"status": "unknown", "content": content, "note": note, "finished_at": now}
+        async with self._database.transaction() as connection:
+            return (await connection.execute(update(effects).where(lost).values(**values))).rowcount
+
     async def prune(self, *, before: float) -> int:
         """Forget effects that ended before then; those whose outcome is not known stay."""
         over = effects.c.status.in_(("done", "failed")) & (effects.c.finished_at < before)

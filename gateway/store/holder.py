@@ -26,7 +26,8 @@ def may_live(holder: str) -> bool:
     began = rest.partition("|")[0]
     if machine != _machine() or not pid.isdigit() or began in ("", "-"):
         return True
-    return _began(int(pid)) == began
+    found = _began(int(pid))
+    return found == began if found is not None else _hidden(int(pid))
 
 
 def _machine() -> str:
@@ -34,7 +35,22 @@ def _machine() -> str:
         boot = _BOOT.read_text().strip()
     except OSError:
         boot = "-"
-    return f"{socket.gethostname()}/{boot}"
+    try:  # process ids mean something within their namespace only: containers may share a machine and its name
+        within = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        within = "-"
+    return f"{socket.gethostname()}/{boot}/{within}"
+
+
+def _hidden(pid: int) -> bool:
+    """Whether there is a process of this id that this one may not look at. A dead one that nobody has buried is none."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not Path(f"/proc/{pid}/stat").exists()
 
 
 def _began(pid: int) -> str | None:

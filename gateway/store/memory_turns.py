@@ -72,6 +72,10 @@ class MemoryTurns:
         if turn_id in self._rows:
             self._rows[turn_id] = _changed(self._rows[turn_id], delivered=True)
 
+    async def forget(self, turn_id: str) -> None:
+        """Forget one turn."""
+        self._rows.pop(turn_id, None)
+
     async def prune(self, *, before: float) -> int:
         """Forget turns that began before."""
         old = [turn_id for turn_id, row in self._rows.items() if row.created_at < before]
@@ -141,6 +145,13 @@ class MemoryEffects:
             places = [index for index, row in enumerate(rows) if row.id == after]
             rows = rows[places[0] + 1 :] if places else []
         return [row for row in rows if status in (None, row.status)][:limit]
+
+    async def lapse(self, *, before: float, content: str, note: str, now: float) -> int:
+        """Count effects as `unknown` that were held until before then and whose end nobody wrote down."""
+        lost = [row for row in self._rows.values() if row.status == "started" and row.held_until < before]
+        for row in lost:
+            self._rows[row.id] = _changed(row, status="unknown", content=content, note=note, finished_at=now)
+        return len(lost)
 
     async def prune(self, *, before: float) -> int:
         """Forget effects that ended before then."""

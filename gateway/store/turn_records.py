@@ -135,6 +135,10 @@ class Turns(Protocol):
         """Note that the client has the answer."""
         ...
 
+    async def forget(self, turn_id: str) -> None:
+        """Forget one turn: its key is free again."""
+        ...
+
     async def prune(self, *, before: float) -> int:
         """Forget turns that began before; how many went."""
         ...
@@ -167,6 +171,13 @@ class Effects(Protocol):
         self, owner: str | None, *, status: EffectStatus | None = None, limit: int, after: str | None = None
     ) -> Sequence[EffectRow]:
         """The newest first, at most `limit`, older than the effect `after`."""
+        ...
+
+    async def lapse(self, *, before: float, content: str, note: str, now: float) -> int:
+        """Count effects as `unknown` that were held until before then and whose end nobody wrote down; how many there were.
+
+        Who makes one of them after all may still finish it.
+        """
         ...
 
     async def prune(self, *, before: float) -> int:

@@ -88,6 +88,11 @@ class SqlTurns:
         """Note that the client has the answer."""
         await self._change(turns.c.turn_id == turn_id, delivered=True)
 
+    async def forget(self, turn_id: str) -> None:
+        """Forget one turn."""
+        async with self._database.transaction() as connection:
+            await connection.execute(delete(turns).where(turns.c.turn_id == turn_id))
+
     async def prune(self, *, before: float) -> int:
         """Forget turns that began before."""
         async with self._database.transaction() as connection:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,8 +17,9 @@ import msgspec
 from gateway.chat.blocks import ToolCall
 from gateway.clock import Clock
 from gateway.observe.events import Recorder
+from gateway.store.turn_records import EffectRow
 from gateway.tools.hooks import after_tool, before_tool
-from gateway.tools.ledger import EffectPlace, Ledger
+from gateway.tools.ledger import EffectPlace, Ledger, Probe, effect_key, told_key
 from gateway.tools.outcome import Call, CallFailed, Done, Outcome, OutcomeUnknown, TransportFailed, words_of
 from gateway.tools.registry import Registry
 from gateway.tools.result import Unencodable, content_of, failure
@@ -153,17 +155,67 @@ class Courier:
 
         if not spec.writes or self._ledger is None or errand.place_for is None:
             return await run()
-        provider = errand.registry.provider(spec)
-
-        async def probe() -> tuple[bool, str]:
-            happened, value = await self._bounded(provider.probe(spec.name, arguments, context), spec, spec.timeout_s)
-            if not happened:
-                return False, ""
-            return True, (await content_of(value, errand.registry.max_result_bytes))[0]
-
-        return await self._ledger.perform(
-            errand.place_for(call), spec, arguments, run, probe if spec.probed else None, errand.record
+        place = errand.place_for(call)
+        try:
+            key = effect_key(place, spec, arguments)
+        except Exception as error:  # noqa: BLE001 - the tool's own code: a call that cannot be named is not made
+            failed = CallFailed(f"`{spec.name}` was not called: its idempotency key failed: {words_of(error)}")
+            return _ended_by(failed, call.name, errand.registry.max_result_bytes)
+        context = replace(
+            context, idempotency_key=told_key(place.owner, key, place.turn_id, place.round, place.position)
         )
+        probe = self._probe_of(spec, context, errand.registry)
+        return await self._ledger.perform(place, spec, arguments, key, run, probe, errand.record)
+
+    def _probe_of(self, spec: ToolSpec, context: ToolContext, registry: Registry) -> Probe | None:
+        if not spec.probed:
+            return None
+        provider = registry.provider(spec)
+
+        async def probe(arguments: Mapping[str, Any]) -> tuple[bool, str]:
+            asked = asyncio.ensure_future(provider.probe(spec.name, arguments, context))
+            happened, value = await self._within(asked, spec.timeout_s)
+            return (True, (await content_of(value, registry.max_result_bytes))[0]) if happened else (False, "")
+
+        return probe
+
+    async def _within(self, task: asyncio.Future[Any], timeout_s: float) -> Any:
+        """Wait for something that only reads."""
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        except asyncio.CancelledError:
+            await self._stop(task)
+            raise
+        if not done:
+            await self._stop(task)
+            raise CallFailed(f"it did not answer within {timeout_s:g} s")
+        return task.result()
+
+    async def repeat(self, seen: EffectRow, context: ToolContext, registry: Registry, record: Recorder) -> Done | None:
+        """Run a stored writing call once more; hooks have seen it the first time.
+
+        Returns:
+            what came of it, or None where the effect changed since it was seen.
+
+        Raises:
+            CallFailed: there is no such tool any more, or it does not take these arguments.
+            StoreUnavailable: the ledger cannot be written; the call was not made.
+        """
+        assert self._ledger is not None, "without a ledger nothing is stored"
+        spec = registry.specs.get(seen.tool)
+        if spec is None or not spec.writes:
+            raise CallFailed(f"There is no writing tool `{seen.tool}` any more.")
+        try:
+            arguments = registry.validator(spec).validate(msgspec.json.decode(seen.arguments))
+        except InvalidArguments as error:
+            raise CallFailed(f"`{seen.tool}` does not take the stored arguments any more: {error}") from error
+        key = told_key(seen.owner, seen.effect_key, seen.turn_id, seen.round, seen.position)
+        context = replace(context, idempotency_key=key)
+
+        async def run() -> Done:
+            return await self._run(seen.tool, spec, arguments, context, registry)
+
+        return await self._ledger.repeat(seen, spec, run, self._probe_of(spec, context, registry), record)
 
     async def _run(
         self, name: str, spec: ToolSpec, arguments: dict[str, Any], context: ToolContext, registry: Registry
@@ -187,8 +239,9 @@ class Courier:
             try:
                 return await self._bounded(provider.call(spec.name, arguments, context), spec, remaining)
             except _TRANSIENT as error:
-                if spec.writes and isinstance(error, TransportFailed) and error.processed:
-                    raise OutcomeUnknown(f"{words_of(error)}; whether it took effect is not known") from error
+                if spec.writes and _may_have_happened(error):
+                    said = f"the connection failed: {words_of(error)}"
+                    raise OutcomeUnknown(f"{said}; whether it took effect is not known") from error
                 if not left or self._clock.monotonic() + backoff >= deadline:
                     raise CallFailed(words_of(error)) from error
             except (ToolFatal, ToolRetry, InvalidArguments, CallFailed):
@@ -262,6 +315,13 @@ def _find(name: str, offered: Mapping[str, ToolSpec]) -> ToolSpec:
     known = ", ".join(f"`{each}`" for each in close or list(offered)[:10])
     hint = f"did you mean {known}?" if close else f"there are {known}" if known else "no tools are offered"
     raise CallFailed(f"There is no tool `{name[:80]}`: {hint}")
+
+
+def _may_have_happened(error: Exception) -> bool:
+    """Whether what a broken connection was asked for may have been done all the same."""
+    if isinstance(error, TransportFailed):
+        return error.processed
+    return not isinstance(error, ConnectionRefusedError)
 
 
 def _ended_by(error: Exception, name: str, max_bytes: int) -> Done:

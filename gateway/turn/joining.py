@@ -84,6 +84,7 @@ class Joinable:
         holder: this attempt, for others that find the turn held.
         begun: whether the turn is in the store.
         ended: whether its answer is.
+        held_until: seconds since the epoch until which nobody else takes the turn over.
         pending: what is in hand, to be committed before its next writing call.
     """
 
@@ -94,6 +95,7 @@ class Joinable:
     recorded: dict[int, RecordedRound] = field(default_factory=dict)
     begun: bool = False
     ended: bool = False
+    held_until: float = 0.0
     pending: list[JournalEntry] = field(default_factory=list)
     keeper: asyncio.Task[None] | None = None
 
@@ -173,12 +175,13 @@ class Joining:
         if asked.key is None:
             rows = await self._turns.by_body(asked.owner, fresh.digest, since=self._clock.now() - JOIN_S)
             return rows[0] if rows else None
-        found = await self._turns.begin(self._row(fresh))
+        row = self._row(fresh)
+        found = await self._turns.begin(row)
         since = self._clock.now() - config.ttl_s
-        if found is not None and found.created_at < since:
-            await self._turns.prune(before=since)
-            found = await self._turns.begin(self._row(fresh))
-        fresh.begun = found is None
+        if found is not None and found.created_at < since and found.status != "running":
+            await self._turns.forget(found.turn_id)
+            found = await self._turns.begin(row)
+        fresh.begun, fresh.held_until = found is None, row.held_until
         return found
 
     async def _taken(self, name: tuple[str, str], found: TurnRow, fresh: Joinable) -> Joinable | None:
@@ -187,6 +190,7 @@ class Joining:
         try:
             now = self._clock.now()
             if await self._turns.take(found.turn_id, joinable.holder, seen=found, until=now + HELD_S, now=now):
+                joinable.held_until = now + HELD_S
                 joinable.recorded = _rounds(await self._journal.of_turn(found.turn_id, fresh.asked.owner))
                 return joinable
         except BaseException:
@@ -224,8 +228,12 @@ class Joining:
                 rows = await self._turns.by_body(asked.owner, joinable.digest, since=since)
                 if rows:
                     raise JoinElsewhere
-            await self._turns.begin(self._row(joinable))
-            joinable.begun = True
+            row = self._row(joinable)
+            await self._turns.begin(row)
+            joinable.begun, joinable.held_until = True, row.held_until
+        elif joinable.held_until <= self._clock.now() and not await self._held(joinable):
+            # A model that thinks for long, or a process that stood still: somebody has taken the turn over meanwhile.
+            raise JoinElsewhere
         if joinable.keeper is None:
             joinable.keeper = asyncio.get_running_loop().create_task(self._keep(joinable), name="turn-keeper")
         await self._journal.append(joinable.pending)
@@ -311,7 +319,15 @@ class Joining:
         while True:
             await self._clock.sleep(HELD_S / 3)
             with contextlib.suppress(StoreUnavailable):
-                await self._turns.keep(joinable.turn_id, joinable.holder, until=self._clock.now() + HELD_S)
+                if not await self._held(joinable):
+                    return
+
+    async def _held(self, joinable: Joinable) -> bool:
+        """Hold on to the turn; False where it is somebody else's by now."""
+        until = self._clock.now() + HELD_S
+        kept = await self._turns.keep(joinable.turn_id, joinable.holder, until=until)
+        joinable.held_until = until if kept else 0.0
+        return kept
 
     def _soon(self, coroutine: Any) -> None:
         async def quietly() -> None:

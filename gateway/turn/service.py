@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.normalise import read_answer
 from gateway.chat.request import ChatRequest
@@ -20,12 +22,14 @@ from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
 from gateway.security.principal import Principal
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
-from gateway.turn.joining import Asked, JoinElsewhere, Joining, Replay
+from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
 from gateway.turn.stream import Sink
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 Begun = Callable[[Turn], Sink | None]
 
@@ -145,6 +149,9 @@ class Turns:
             turn.joined(found.turn_id)
             if isinstance(found, Replay):
                 turn.record.emit("turn.joined", turn=found.turn_id, how="replayed")
+                if asked.key is None:
+                    # Once it is delivered, the same words are a turn of their own.
+                    turn.joinable = Joinable(found.turn_id, asked, asked.digest(), "", begun=True, ended=True)
                 return _replayed(turn, found)
             if found.recorded:
                 turn.record.emit("turn.joined", turn=found.turn_id, how="resumed", rounds=len(found.recorded))
@@ -216,12 +223,13 @@ class Turns:
 
 
 def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:
-    """Everything that makes two requests the same one."""
+    """Everything that makes two requests the same one; the order of JSON keys and spaces do not."""
     tags = ",".join(sorted(wishes.tags))
     tools = "-" if wishes.tools is None else ",".join(sorted(wishes.tools))
     # What tools are handed decides as much as the body does: another tenant's answer is no answer.
     handed = "".join(f"\0{name}:{value}" for name, value in sorted(wishes.headers.items()))
-    return b"\0".join([body, f"{turn.session or ''}\0{tags}\0{tools}{handed}".encode()])
+    asked = _canonical(msgspec.json.decode(body))
+    return b"\0".join([asked, f"{turn.session or ''}\0{tags}\0{tools}{handed}".encode()])
 
 
 def _replayed(turn: Turn, found: Replay) -> TurnResult:
