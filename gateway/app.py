@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
 from gateway.api.edge import Edge
+from gateway.api.effects import effects_endpoints
 from gateway.api.errors import describe
 from gateway.api.health import health_endpoints
 from gateway.api.missing import answer_validation_error, missing
@@ -36,6 +37,7 @@ from gateway.config.bundle_store import BundleStore
 from gateway.config.files import Files
 from gateway.config.loader import load_files
 from gateway.config.models import StorageConfig
+from gateway.config.news import News
 from gateway.config.publishing import Draft
 from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
@@ -49,13 +51,18 @@ from gateway.observe.trace import TraceWriter
 from gateway.settings import Settings
 from gateway.store.answers import MemoryAnswers
 from gateway.store.bundles import MemoryBundles
+from gateway.store.holder import may_live, this_process
 from gateway.store.kept import KeptRoutes, MemoryKept
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
+from gateway.tools.ledger import Ledger
+from gateway.tools.settling import Settling
 from gateway.turn.answers import AnswerCache, AnswerStore
-from gateway.turn.durable import StoredJournal
+from gateway.turn.continuity import Continuity
+from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
+from gateway.turn.pruner import Pruner
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
@@ -136,6 +143,7 @@ async def open_gateway(
             if snapshot.calibration.state == "stale":
                 _log.warning("the calibration is stale and not used", reason=snapshot.calibration.reason)
             traces.configure(snapshot.config.observe.traces)
+            pruner.configure(snapshot.config)
             metrics.configure(
                 snapshot.version,
                 models=tuple(snapshot.config.models),
@@ -155,9 +163,23 @@ async def open_gateway(
         traces = TraceWriter(store, first.config.observe.traces, clock, redactor)
         stack.push_async_callback(traces.close)
         await traces.open()
+        settling = Settling(store.effects, clock)
+        pruner = Pruner(store, settling, first.config, clock)
+        stack.push_async_callback(pruner.close)
         adopt(first)
+        pruner.start()
         metrics.count_traces_dropped(lambda: traces.dropped)
         metrics.count_reload_failures(lambda: versions.failures)
+        metrics.show_servers(
+            lambda: {
+                name: server is not None and server.error is None
+                for name, server in builder.mcp.servers(versions.current.config.tools).items()
+            },
+            lambda: {
+                name: server.refused if server is not None else 0
+                for name, server in builder.mcp.servers(versions.current.config.tools).items()
+            },
+        )
         metrics.show_config(
             lambda: versions.current.version.generation,
             lambda: max(0.0, clock.now() - versions.changed_at),
@@ -167,9 +189,14 @@ async def open_gateway(
         live: tuple[LiveSubscriber, ...] = ()
         hook_events = HookEvents(versions)
         stack.push_async_callback(hook_events.close)
-        courier = Courier(clock)
+        holder = this_process()
+        courier = Courier(clock, Ledger(store.effects, clock, holder, may_live))
         stack.push_async_callback(courier.close)
-        loop = TurnLoop(courier, StoredJournal(store.journal, clock), clock)
+        continuity = Continuity(store.hidden, clock)
+        stack.push_async_callback(continuity.close)
+        joining = Joining(store.turns, store.journal, clock, holder, may_live)
+        stack.push_async_callback(joining.close)
+        loop = TurnLoop(courier, joining, continuity, clock)
         answers = _answer_store(own.storage, clock)
         stack.push_async_callback(answers.close)
         kept = _kept_routes(own.storage, clock)
@@ -178,6 +205,8 @@ async def open_gateway(
             versions,
             loop,
             clock,
+            continuity,
+            joining,
             (metrics, log, traces, hook_events),
             live,
             _status_of,
@@ -186,7 +215,19 @@ async def open_gateway(
         )
         drain = Drain()
         together = Together(metrics, traces, versions, siblings)
-        services = Services(turns, versions, replica, kept, store.traces, together, clock, drain)
+        services = Services(
+            turns,
+            versions,
+            replica,
+            kept,
+            store.traces,
+            together,
+            settling,
+            courier,
+            clock,
+            drain,
+            lambda: builder.mcp.away(versions.current.config.tools),
+        )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
         stack.push_async_callback(_stop, preparing)
@@ -195,7 +236,10 @@ async def open_gateway(
         # Of several processes with the same files, one looks at them.
         if first.config.config.watch and (siblings is None or siblings.number == 1):
             watch.start()
+        news = News(replica)
+        stack.push_async_callback(news.close)
         await replica.start(versions)
+        builder.mcp.listen(news.tell)
         # Followed first and closed first: nothing is built or swapped while the rest is taken down.
         stack.push_async_callback(replica.close)
         yield Gateway(create_app(services), versions, replica, turns, traces, store, drain, together)
@@ -222,7 +266,14 @@ def create_app(services: Services) -> FastAPI:
     """The ASGI app over the given objects."""
     chat = ChatCompletions(services.turns, services.versions, services.clock)
     app = GatewayApp(dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat))
-    for endpoints in (models_endpoints, route_endpoints, tools_endpoints, config_endpoints, traces_endpoints):
+    for endpoints in (
+        models_endpoints,
+        route_endpoints,
+        tools_endpoints,
+        config_endpoints,
+        traces_endpoints,
+        effects_endpoints,
+    ):
         app.include_router(endpoints(services), prefix="/v1")
     app.include_router(models_endpoints(services))
     app.include_router(health_endpoints(services))

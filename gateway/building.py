@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gateway.backends.attempts import Tier
@@ -16,7 +17,7 @@ from gateway.backends.factory import BackendShelf
 from gateway.backends.pool import Pool
 from gateway.backends.watched import WatchedBackend
 from gateway.clock import Clock, SystemClock
-from gateway.config.bundle import Bundle
+from gateway.config.bundle import Bundle, no_tool
 from gateway.config.files import Files
 from gateway.config.loader import load, load_files
 from gateway.config.models import Capabilities, GatewayConfig, SemanticConfig
@@ -32,13 +33,22 @@ from gateway.routing.linted import warnings_of
 from gateway.routing.rules import rule_mistakes
 from gateway.security.keys import KeyRing
 from gateway.security.outbound import OutboundGuard
+from gateway.security.outbound_gate import addresses_of
 from gateway.settings import ENVIRONMENT, Settings
+from gateway.tools.lock import LOCK_NAME, Lock, read_lock
+from gateway.tools.provider import ToolProvider
+from gateway.tools.providers.http import HttpProvider
+from gateway.tools.providers.mcp import McpProvider
+from gateway.tools.providers.mcp_servers import McpServers
 from gateway.tools.providers.python import PythonProvider
 from gateway.tools.registry import Registry
 from gateway.tools.threads import Threads
 from gateway.turn.gate import pass_gate
 from gateway.turn.hooks import Hooks
 from gateway.turn.snapshot import Snapshot
+
+# Names that are resolved at the same time, for tools.
+MAX_LOOKUPS = 8
 
 
 class Builder:
@@ -54,6 +64,9 @@ class Builder:
 
     Attributes:
         root: what relative paths of the configuration start from.
+        mcp: the MCP servers of all versions.
+        lock_path: the lock of MCP servers' tools, beside the gateway's file.
+        told: what the version that was built last does without, for who checks.
     """
 
     def __init__(
@@ -72,12 +85,16 @@ class Builder:
         self._settings = settings
         self._clock = clock
         self._host = host
-        self._offline = offline
         self.root = root or Path()
         self._encoders = Encoders()
         self._fits = Fits()
         self._shelf = BackendShelf()
         self._threads = Threads()
+        self._lookups = Threads(MAX_LOOKUPS)
+        self._offline = offline
+        self.mcp = McpServers(self.root)
+        self.lock_path = config_path.parent / LOCK_NAME
+        self.told: tuple[Problem, ...] = ()
 
     async def read(self) -> Bundle:
         """What the files on disk say now, proved as far as files can be.
@@ -144,15 +161,20 @@ class Builder:
     async def close(self) -> None:
         """Close what versions share."""
         await self._encoders.close()
+        await self.mcp.close()
 
     async def _build(
         self, generation: int, current: Snapshot | None, bundle: Bundle, *, prepared: bool, gated: bool = True
     ) -> Draft[Snapshot]:
         config = bundle.config
         keys = KeyRing(config.keys, self._host or config.server.host)
-        registry = await self._registry(config)
+        registry, servers = await self._registry(bundle)
         try:
-            self._check(bundle, registry)
+            self.told = (
+                *bundle.warnings,
+                *(each for server in servers for each in server.told),
+                *self._check(bundle, registry, servers),
+            )
             version = Version(generation, _digest(bundle, registry))
             if current is not None and version.digest == current.version.digest and config == current.config:
                 await registry.close()
@@ -188,14 +210,47 @@ class Builder:
                 raise
         return Draft(snapshot, bundle.files, config.config, failing=router.failure is not None)
 
-    async def _registry(self, config: GatewayConfig) -> Registry:
-        provider = PythonProvider(
-            [self.root / place for place in config.tools.plugins],
-            timeout_s=config.tools.timeout_s,
-            resources={"outbound": OutboundGuard(config.tools.outbound)},
-            threads=self._threads,
+    async def _registry(self, bundle: Bundle) -> tuple[Registry, list[McpProvider]]:
+        config = bundle.config
+        lock = await asyncio.to_thread(read_lock, self.lock_path) if config.tools.mcp else Lock()
+        guard = OutboundGuard(config.tools.outbound, resolve=self._resolve)
+        providers: list[ToolProvider] = [
+            PythonProvider(
+                [self.root / place for place in config.tools.plugins],
+                timeout_s=config.tools.timeout_s,
+                resources={"outbound": guard},
+                threads=self._threads,
+            )
+        ]
+        providers += [
+            HttpProvider(name, service, guard, timeout_s=config.tools.timeout_s, root=self.root)
+            for name, service in config.tools.http.items()
+        ]
+        servers = [self._mcp_provider(name, bundle, lock, guard) for name in config.tools.mcp]
+        registry = await Registry.build(
+            [*providers, *servers],
+            config.tools,
+            start=not self._offline,
+            may_come=lambda name: _may_come(name, servers),
         )
-        return await Registry.build([provider], config.tools, start=not self._offline)
+        return registry, servers
+
+    def _mcp_provider(self, name: str, bundle: Bundle, lock: Lock, guard: OutboundGuard) -> McpProvider:
+        """One server's tools; all servers start at the same time."""
+        tools = bundle.config.tools
+        return McpProvider(
+            name,
+            tools.mcp[name],
+            None if self._offline else self.mcp.take(name, tools.mcp[name], tools, guard),
+            lock.tools(name),
+            self.mcp.put_back,
+            timeout_s=tools.timeout_s,
+            place=bundle.problem(("tools", "mcp", name), ""),
+        )
+
+    async def _resolve(self, host: str, port: int) -> list[str]:
+        """The system's resolver, in threads of its own: a name that never answers keeps nothing else waiting."""
+        return await self._lookups.run(addresses_of, host, port)
 
     def _pool(self, name: str, config: GatewayConfig, backends: Mapping[str, WatchedBackend]) -> Pool:
         tiers = []
@@ -218,13 +273,16 @@ class Builder:
             raise
         return taken
 
-    def _check(self, bundle: Bundle, registry: Registry) -> None:
-        problems = list(bundle.missing_tools(tuple(registry.specs)))
+    def _check(self, bundle: Bundle, registry: Registry, servers: Sequence[McpProvider]) -> list[Problem]:
+        """Raise what is wrong; answer what may be right once every server is there."""
+        found = bundle.tool_problems(lambda name: _said_of(name, registry, servers))
+        problems = [problem for problem in found if problem.severity == "error"]
         for route in bundle.routes:
             # The router finds these too, but does not know lines.
             problems += [bundle.route_problem(route.route, path, text) for path, text in rule_mistakes(route)]
         if any(problem.severity == "error" for problem in problems):
             raise ConfigError(tuple(problems))
+        return [problem for problem in found if problem.severity != "error"]
 
     def _router(self, bundle: Bundle, version: Version) -> CompositeRouter:
         semantic = bundle.config.router.semantic
@@ -250,8 +308,8 @@ async def prove(
 ) -> tuple[Problem, ...]:
     """Build a version and throw it away; what is not wrong enough to refuse it.
 
-    With `offline`, nothing is asked over a network, plugins' resources are not opened, and variables without a value are
-    warnings.
+    With `offline`, nothing is asked over a network and no MCP server is started (their tools are what the lock says), plugins'
+    resources are not opened, and variables without a value are warnings.
 
     Raises:
         ConfigError: with every problem.
@@ -270,7 +328,7 @@ async def prove(
             await builder.dismiss(draft.value)
     finally:
         await builder.close()
-    return (*own, *bundle.warnings, *stale_calibration(draft.files, draft.value), *found)
+    return (*own, *builder.told, *stale_calibration(draft.files, draft.value), *found)
 
 
 def stale_calibration(files: Files, snapshot: Snapshot) -> tuple[Problem, ...]:
@@ -279,6 +337,24 @@ def stale_calibration(files: Files, snapshot: Snapshot) -> tuple[Problem, ...]:
         return ()
     text = f"the calibration is stale and not used: {snapshot.calibration.reason}; run `hermes-gateway calibrate`"
     return (Problem(files.calibration_name, 0, text, "warning"),)
+
+
+def _said_of(name: str, registry: Registry, servers: Sequence[McpProvider]) -> tuple[str, str] | None:
+    """What is wrong with naming this tool, and how severe it is; None if nothing is."""
+    if registry.find(name) is not None:
+        return None
+    if name in registry.ambiguous:
+        return (
+            f"`{name}` may mean {' or '.join(f'`{each}`' for each in registry.ambiguous[name])}: write which",
+            "error",
+        )
+    if _may_come(name, servers):
+        return f"there is no tool `{name}` for now: a server is away, or its tools differ from their lock", "warning"
+    return no_tool(name, registry.names), "error"
+
+
+def _may_come(name: str, servers: Sequence[McpProvider]) -> bool:
+    return any(fnmatchcase(name, pattern) for server in servers for pattern in server.absent)
 
 
 def refuse_open_gateway(snapshot: Snapshot) -> None:

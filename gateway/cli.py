@@ -98,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
     tools = commands.add_parser("tools", parents=[files], help="list the registry of tools")
     tools.add_argument("--check", action="store_true", help="run the tools' self-checks")
+    tools.add_argument("--lock", action="store_true", help="write tools.lock.json: the MCP servers' tools as they are")
     tools.add_argument("--json", action="store_true", help="machine-readable")
 
     trace = commands.add_parser("trace", parents=[files], help="replay a turn")
@@ -113,6 +114,19 @@ def _parser() -> argparse.ArgumentParser:
         "generation", metavar="GENERATION", type=int, nargs="?", help="which one (default: the one before the active)"
     )
     rollback.add_argument("--url", help="the gateway's address (default: GATEWAY_URL or http://127.0.0.1:8080)")
+
+    effects = commands.add_parser("effects", parents=[files], help="what writing tools did, and what became of it")
+    effects.add_argument("action", choices=("list", "settle", "retry"), nargs="?", default="list", help="default: list")
+    effects.add_argument("id", metavar="ID", nargs="?", help="settle, retry: the effect")
+    effects.add_argument("--status", choices=("started", "done", "failed", "unknown"), help="list: only these")
+    effects.add_argument("--limit", type=int, default=20, metavar="N", help="list: how many, at most 100 (default: 20)")
+    effects.add_argument("--after", metavar="ID", help="list: older than this one")
+    outcome = effects.add_mutually_exclusive_group()
+    outcome.add_argument("--done", dest="outcome", action="store_const", const="done", help="settle: it happened")
+    outcome.add_argument("--failed", dest="outcome", action="store_const", const="failed", help="settle: it did not")
+    effects.add_argument("--reason", metavar="TEXT", help="settle: how that is known")
+    effects.add_argument("--content", metavar="JSON", help="settle: what the tool would have answered")
+    effects.add_argument("--json", action="store_true", help="machine-readable")
 
     database = commands.add_parser("db", parents=[files], help="look after the database")
     database.add_argument("action", choices=("upgrade",), help="bring its tables up to date")

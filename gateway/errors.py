@@ -11,6 +11,8 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── NotAllowed                  a known key that may not do this
     ├── NoSuchModel                 unknown to this caller (a forbidden model too)
     ├── NotFound                    a stored thing that is not there, or not this owner's
+    ├── IdempotencyConflict         a key that was used for another request
+    ├── EffectSettled               an effect whose outcome is known, or that somebody is making
     ├── RateLimited                 try again after `retry_after_s`
     │   └── QueueFull               too many wait for a place at the backends already
     ├── UpstreamError               the far side of a backend failed
@@ -22,6 +24,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── ToolFailed                  ends the turn; failures the model may mend are results, not errors
     ├── HookFailed                  an operator's hook broke its promise
     ├── Draining                    this process is about to stop
+    ├── ToolsAway                   a server of tools is away that has to be there
     ├── StoreUnavailable            what must be durable cannot be written
     ├── ConfigStale                 this replica may be behind the others and must not decide
     └── ConfigError                 files or settings are wrong; carries every problem
@@ -93,6 +96,14 @@ class NoSuchModel(GatewayError):
 
 class NotFound(GatewayError):
     """A stored thing that does not exist, or belongs to somebody else."""
+
+
+class IdempotencyConflict(GatewayError):
+    """An `Idempotency-Key` that was used for another request."""
+
+
+class EffectSettled(GatewayError):
+    """An effect that is not to be settled or repeated: its outcome is known, or somebody is making it."""
 
 
 class RateLimited(GatewayError):
@@ -167,6 +178,12 @@ class HookFailed(GatewayError):
 
 class Draining(GatewayError):
     """This process stops soon and takes no new work."""
+
+    retryable = True
+
+
+class ToolsAway(GatewayError):
+    """A server of tools is away without which this process is not ready."""
 
     retryable = True
 

@@ -1,6 +1,8 @@
-"""A clock that stands still until a test moves it."""
+"""Clocks that stand still until a test moves them."""
 
 from __future__ import annotations
+
+import asyncio
 
 
 class HandClock:
@@ -17,3 +19,11 @@ class HandClock:
 
     async def sleep(self, seconds: float) -> None:
         self.at += seconds
+
+
+class SteppingClock(HandClock):
+    """As above; who sleeps lets the others run."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.at += seconds
+        await asyncio.sleep(0)

@@ -13,7 +13,6 @@ from typing import Any
 
 from gateway.backends.backend import ModelCall
 from gateway.chat.answer import Answer
-from gateway.chat.blocks import Message
 from gateway.chat.chunk import Chunk, decode_chunk
 from gateway.chat.deltas import Assembly
 from gateway.chat.normalise import normalise_answer
@@ -22,11 +21,13 @@ from gateway.chat.sse import SseParser
 from gateway.chat.usage import Usage
 from gateway.errors import UpstreamTimeout
 from gateway.ids import new_call_id
+from gateway.store.memory import MemoryJournal
+from gateway.store.store import JournalEntry
 from tests.clocks import HandClock
 from tests.frames import Frame
 from tests.tools.recording_provider import RecordingProvider, spec
 
-__all__ = ["HandClock", "MemoryJournal", "RecordingProvider", "RecordingSink", "ScriptedBackend", "spec"]
+__all__ = ["HandClock", "KeptJournal", "RecordingProvider", "RecordingSink", "ScriptedBackend", "spec"]
 
 Item = Frame | BaseException | Callable[[], Awaitable[None]]
 Script = Sequence[Item] | BaseException | Callable[[ModelCall], Sequence[Item]]
@@ -128,6 +129,7 @@ class RecordingSink:
     """`Sink`: the client's side of a stream, read as an SDK reads it."""
 
     chunks: list[dict[str, Any]] = field(default_factory=list)
+    started: bool = False
     ended: bool = False
     finish_calls: int = 0
     usage: Usage | None = None
@@ -186,14 +188,16 @@ class RecordingSink:
         return [(name, arguments) for name, arguments in found]
 
 
-class MemoryJournal:
-    """`turn.journal.Journal` in a list; `fails` is raised instead of keeping anything."""
+class KeptJournal(MemoryJournal):
+    """The journal in memory, looked into by tests; `fails` is raised instead of keeping anything."""
 
     def __init__(self, fails: Exception | None = None) -> None:
-        self.answers: list[tuple[str, str, int, Message]] = []
+        super().__init__()
+        self.kept: list[JournalEntry] = []
         self._fails = fails
 
-    async def record_answer(self, *, trace_id: str, owner: str, round_number: int, message: Message) -> None:
+    async def append(self, entries: Sequence[JournalEntry]) -> None:
         if self._fails is not None:
             raise self._fails
-        self.answers.append((trace_id, owner, round_number, message))
+        await super().append(entries)
+        self.kept += entries

@@ -5,6 +5,7 @@ Knows the headers' names. Keys are the key ring's, roles the principal's.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import unquote
 
 from starlette.types import Scope
@@ -17,11 +18,17 @@ from gateway.turn.prepare import Wishes
 
 # Headers of the contract that change what an answer means and that this version does not serve: accepting them silently
 # would promise something that does not happen.
-_UNSERVED = {b"idempotency-key": "Idempotency-Key", b"x-gateway-events": "x-gateway-events"}
+_UNSERVED = {b"x-gateway-events": "x-gateway-events"}
+# Of the contract too, under names of others.
+_SPECIAL = frozenset({b"idempotency-key", b"x-stainless-retry-count"})
+# Longer than any key that means to be one.
+_LONGEST_KEY = 255
 
 
-def read_headers(scope: Scope, keys: KeyRing, now: float) -> tuple[Principal, Wishes]:
-    """The caller, and what the headers wish for.
+def read_headers(
+    scope: Scope, keys: KeyRing, now: float, forward: frozenset[str] = frozenset()
+) -> tuple[Principal, Wishes]:
+    """The caller, and what the headers wish for; of the others, those that `forward` names are kept.
 
     Raises:
         Unauthenticated: no key, or an unknown one.
@@ -36,14 +43,19 @@ def read_headers(scope: Scope, keys: KeyRing, now: float) -> tuple[Principal, Wi
             authorization = str(value, "latin-1")
         elif name == b"x-api-key":
             api_key = str(value, "latin-1")
-        elif name.startswith(b"x-gateway-") or name in _UNSERVED:
+        elif name.startswith(b"x-gateway-") or name in _SPECIAL:
             special[name] = str(value, "latin-1")
     principal = keys.identify(authorization, api_key, now)
     if keys.open:
         refuse_strangers(scope)
-    if not special:
-        return principal, _NO_WISHES
-    return _with_special(principal, special)
+    if special:
+        principal, wishes = _with_special(principal, special)
+    else:
+        wishes = _NO_WISHES
+    if forward:
+        kept = {str(name, "latin-1"): str(value, "latin-1") for name, value in scope["headers"]}
+        wishes = replace(wishes, headers={name: kept[name] for name in forward if name in kept})
+    return principal, wishes
 
 
 def caller(scope: Scope, keys: KeyRing, now: float, *, role: str | None = None) -> Principal:
@@ -99,4 +111,11 @@ def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Prin
                 param="x-gateway-deadline-ms",
             )
         deadline_s = int(deadline) / 1000
-    return principal, Wishes(tags, special.get(b"x-gateway-session"), tools, deadline_s, fallbacks is None)
+    key = special.get(b"idempotency-key")
+    if key is not None and not 0 < len(key) <= _LONGEST_KEY:
+        raise InvalidRequest(
+            f"`Idempotency-Key` must have 1 to {_LONGEST_KEY} characters, not {len(key)}.", param="Idempotency-Key"
+        )
+    retried = special.get(b"x-stainless-retry-count", "0") not in ("", "0")
+    session = special.get(b"x-gateway-session")
+    return principal, Wishes(tags, session, tools, deadline_s, fallbacks is None, key, retried)

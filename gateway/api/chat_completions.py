@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -63,16 +64,17 @@ class ChatCompletions:
         principal: Principal | None = None
         try:
             snapshot = self._versions.serving
-            principal, wishes = read_headers(scope, snapshot.keys, self._clock.now())
+            principal, wishes = read_headers(scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers)
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
-            request = decode_request(await read_body(scope, receive, limit_bytes))
+            body = await read_body(scope, receive, limit_bytes)
+            request = decode_request(body)
         except ClientGone:
             return
         except GatewayError as error:
             self._turns.refuse(trace_id, principal, ENDPOINT, error)
             await send_error(send, describe(error))
             return
-        exchange = _Exchange(self._turns, trace_id, principal, request, wishes, send, self._silence_s)
+        exchange = _Exchange(self._turns, trace_id, principal, request, body, wishes, send, self._silence_s)
         await exchange.run(receive)
 
 
@@ -85,6 +87,7 @@ class _Exchange:
         trace_id: str,
         principal: Principal,
         request: ChatRequest,
+        body: bytes,
         wishes: Wishes,
         send: Send,
         silence_s: float,
@@ -93,6 +96,7 @@ class _Exchange:
         self._trace_id = trace_id
         self._principal = principal
         self._request = request
+        self._body = body
         self._wishes = wishes
         self._send = send
         self._silence_s = silence_s
@@ -110,9 +114,11 @@ class _Exchange:
         watch = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._start_watching, receive, task.cancel)
         try:
             result = await self._turns.answer(
-                self._trace_id, self._principal, self._request, self._wishes, ENDPOINT, self._begun
+                self._trace_id, self._principal, self._request, self._wishes, ENDPOINT, self._begun, self._body
             )
             await self._complete(result)
+            if self._turn is not None and self._turn.joinable is not None:
+                self._turns.joining.delivered(self._turn.joinable)
         except GatewayError as error:
             answer = describe(error)
             self._answered = True
@@ -158,10 +164,10 @@ class _Exchange:
         if not turn.request.stream:
             return None
         written = FunctionsWriter if turn.request.functions else StreamWriter
-        writer = written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage)
+        # What the answer is called is known once it is known whose turn this is.
         self._stream = ChatStream(
             self._send,
-            writer,
+            lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
             lambda: _headers(turn),
             include_usage=turn.request.include_usage,
             silence_s=self._silence_s,
@@ -196,27 +202,34 @@ async def _send_whole(stream: ChatStream, message: Message, reason: str | None, 
         await stream.add(message.text)
     if calls := message.tool_calls:
         await stream.add_calls(calls)
-    await stream.finish(reason or "stop", turn.usage)
-
-
-def _answering(turn: Turn) -> str:
-    """The model that answered: the chosen one, or the fallback that stood in for it."""
-    model = turn.answered_by or turn.pool.name
-    # What stands for a `*` is known from the name that was asked for.
-    return turn.shown_model if model == turn.pool.name and turn.wanted else model
+    await stream.finish(reason or "stop", turn.replayed_usage or turn.usage)
 
 
 def _headers(turn: Turn) -> Headers:
+    if turn.replayed is not None:
+        return _told_again(turn.replayed)
     decision = turn.decision
     headers: Headers = [
         (b"x-gateway-version", decision.version.encode()),
         (b"x-gateway-route", decision.route.encode() if decision.route else b"-"),
         (b"x-gateway-strategy", decision.strategy.encode()),
-        (b"x-gateway-model", _answering(turn).encode()),
+        (b"x-gateway-model", turn.answering.encode()),
         (b"x-gateway-backend", (turn.backend or "-").encode()),
     ]
-    if turn.replayed:
+    if turn.recalled:
         headers.append((b"x-gateway-replayed", b"true"))
     if decision.score is not None:
         headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
+    return headers
+
+
+def _told_again(told: Mapping[str, Any]) -> Headers:
+    """The headers of an answer that was given before."""
+    headers: Headers = [
+        (f"x-gateway-{name}".encode(), str(told.get(name) or "-").encode())
+        for name in ("version", "route", "strategy", "model", "backend")
+    ]
+    if told.get("score") is not None:
+        headers.append((b"x-gateway-score", f"{told['score']:.4f}".encode()))
+    headers.append((b"x-gateway-replayed", b"true"))
     return headers

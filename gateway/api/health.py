@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway.api.auth import caller
 from gateway.api.services import Services
-from gateway.errors import NotAllowed
+from gateway.errors import NotAllowed, ToolsAway
 from gateway.observe.metrics import CONTENT_TYPE
 
 
@@ -25,6 +25,8 @@ def health_endpoints(services: Services) -> APIRouter:
     async def readyz() -> JSONResponse:
         services.drain.refuse()
         snapshot = services.versions.serving
+        if away := services.away():
+            raise ToolsAway(f"Required tool servers are away: {', '.join(away)}.")
         return JSONResponse({"status": "ready", "version": str(snapshot.version)})
 
     @router.get("/metrics")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.api.together import Together
@@ -11,6 +12,8 @@ from gateway.config.versions import Versioned
 from gateway.errors import Draining
 from gateway.store.kept import KeptRoutes
 from gateway.store.store import Traces
+from gateway.tools.courier import Courier
+from gateway.tools.settling import Settling
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
@@ -29,7 +32,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Made in `app.py`, read by every endpoint."""
+    """Made in `app.py`, read by every endpoint. `away` names the servers of tools without which this process is not ready."""
 
     turns: Turns
     versions: Versioned[Snapshot]
@@ -37,5 +40,8 @@ class Services:
     kept: KeptRoutes
     traces: Traces
     together: Together
+    settling: Settling
+    courier: Courier
     clock: Clock
     drain: Drain
+    away: Callable[[], Sequence[str]]

@@ -38,7 +38,7 @@ class ChatStream:
 
     Args:
         send: ASGI.
-        writer: makes the frames.
+        writer: called for what makes the frames, once there is one to make.
         headers: called when the response starts: by then it is known which backend answers.
         include_usage: whether the stream ends with a usage chunk.
         silence_s: seconds without a byte after which a comment is sent.
@@ -47,14 +47,15 @@ class ChatStream:
     def __init__(
         self,
         send: Send,
-        writer: StreamWriter,
+        writer: Callable[[], StreamWriter],
         headers: Callable[[], Headers],
         *,
         include_usage: bool,
         silence_s: float = SILENCE_S,
     ) -> None:
         self._send = send
-        self._writer = writer
+        self._make_writer = writer
+        self._made_writer: StreamWriter | None = None
         self._headers = headers
         self._include_usage = include_usage
         self._silence_s = silence_s
@@ -65,6 +66,12 @@ class ChatStream:
         self._role_sent = False
         self.started = False
         self.ended = False
+
+    @property
+    def _writer(self) -> StreamWriter:
+        if self._made_writer is None:
+            self._made_writer = self._make_writer()
+        return self._made_writer
 
     async def relay(self, chunks: Sequence[Chunk]) -> None:
         """Send chunks in one write."""

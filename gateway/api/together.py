@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from gateway.config.versions import Refusal, Versioned
+from gateway.observe.events import Recorder
 from gateway.observe.exposition import join_workers
 from gateway.observe.metrics import Metrics
 from gateway.observe.trace import TraceWriter
@@ -75,6 +76,10 @@ class Together:
             return await self._traces.flush(timeout_s)
         here, _ = await asyncio.gather(self._traces.flush(timeout_s), self._siblings.ask("flush"))
         return here
+
+    def count(self, record: Recorder) -> None:
+        """Count what was done here outside of any turn."""
+        self._metrics.finished(record)
 
     async def refusal(self) -> Refusal | None:
         """Why the last reload was refused, whichever worker was asked for it; None where it succeeded."""

@@ -29,7 +29,9 @@ def tools_endpoints(services: Services) -> APIRouter:
                     "description": spec.description,
                     "parameters": spec.parameters,
                     "provider": spec.provider,
+                    "remote_name": spec.remote_name or None,
                     "writes": spec.writes,
+                    "deletes": spec.deletes,
                     "timeout_s": spec.timeout_s,
                     "spec_hash": spec.spec_hash,
                 }

@@ -6,7 +6,7 @@ the calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -55,15 +55,17 @@ class CallTracker:
 
     Args:
         new_id: makes a call id.
+        taken: ids that name another call already; a call that comes under one gets a new id.
     """
 
-    __slots__ = ("_calls", "_ids", "_named", "_new_id")
+    __slots__ = ("_calls", "_ids", "_named", "_new_id", "_taken")
 
-    def __init__(self, new_id: Callable[[], str]) -> None:
+    def __init__(self, new_id: Callable[[], str], taken: Collection[str] = ()) -> None:
         self._calls: list[_OpenCall] = []
         self._named: list[_OpenCall] = []
         self._ids: set[str] = set()
         self._new_id = new_id
+        self._taken = taken
 
     def add(self, delta: ToolCallDelta) -> CallPiece | None:
         """Take one fragment in; None while the call's name is not known yet.
@@ -114,7 +116,8 @@ class CallTracker:
         if len(self._calls) == MOST_CALLS:
             raise UpstreamBroken(f"The model asked for more than {MOST_CALLS} tool calls in one answer.")
         said_id = delta.id or ""
-        call_id = self._new_id() if not said_id or said_id in self._ids else said_id
+        unusable = not said_id or said_id in self._ids or said_id in self._taken
+        call_id = self._new_id() if unusable else said_id
         self._ids.add(call_id)
         call = _OpenCall(delta.index, call_id, said_id)
         self._calls.append(call)
@@ -126,11 +129,11 @@ class Assembly:
 
     __slots__ = ("finish_reason", "reasoning", "refusal", "text", "tracker")
 
-    def __init__(self, new_id: Callable[[], str]) -> None:
+    def __init__(self, new_id: Callable[[], str], taken: Collection[str] = ()) -> None:
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.refusal: list[str] = []
-        self.tracker = CallTracker(new_id)
+        self.tracker = CallTracker(new_id, taken)
         self.finish_reason: str | None = None
 
     def add(self, delta: Delta, finish_reason: str | None) -> list[CallPiece]:

@@ -20,7 +20,8 @@ def chain(owner: str, messages: Sequence[Message]) -> tuple[str, ...]:
     """The hash after each message: `chain(owner, m)[i]` names the conversation up to and with message i.
 
     Canonical form: role, text and calls. How content was cut into parts, `null` against `""`, the order of JSON keys and
-    fields that clients add or drop on the way back (`refusal`, `annotations`, reasoning) make no difference.
+    fields that clients add or drop on the way back (`refusal`, `annotations`, reasoning), and white space around a text
+    make no difference.
     """
     link = hashlib.sha256(b"thread\0" + owner.encode("utf-8", "surrogatepass")).digest()
     hashes: list[str] = []
@@ -28,6 +29,11 @@ def chain(owner: str, messages: Sequence[Message]) -> tuple[str, ...]:
         link = hashlib.sha256(link + canonical(message)).digest()
         hashes.append(link.hex())
     return tuple(hashes)
+
+
+def visible_hash(message: Message) -> str:
+    """The hash of one message alone, in the same canonical form."""
+    return hashlib.sha256(canonical(message)).hexdigest()
 
 
 def canonical(message: Message) -> bytes:
@@ -47,7 +53,7 @@ def canonical(message: Message) -> bytes:
             case _:
                 rest.append(msgspec.to_builtins(block))
     role = "system" if message.role == "developer" else message.role
-    return _encode([role, "".join(text), rest])
+    return _encode([role, "".join(text).strip(), rest])
 
 
 def _same_json(text: str) -> object:

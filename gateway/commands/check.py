@@ -12,14 +12,15 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.building import prove
-from gateway.commands.files import paths_of, settings_of
+from gateway.commands.files import paths_of, quiet_log, settings_of
 from gateway.errors import ConfigError, Problem
 from gateway.settings import ENVIRONMENT
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check; 1 where there are problems, with `--strict` also where there are warnings."""
-    # What a router logs of its encoder is told here as a problem.
+    quiet_log()
+    # What a router logs of its encoder, and a server's absence, are told here as problems.
     logging.getLogger("gateway").setLevel(logging.ERROR)
     try:
         settings = settings_of()

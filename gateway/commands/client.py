@@ -26,6 +26,23 @@ def auth_headers(settings: Settings) -> dict[str, str]:
     return {"authorization": f"Bearer {settings.gateway_key}"} if settings.gateway_key else {}
 
 
+async def post_json(settings: Settings, path: str, body: Any, timeout_s: float) -> tuple[int, dict[str, Any]]:
+    """What a gateway answers to a POST: status and body. Raises `Unreachable`."""
+    url = base_url(settings) + path
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(url, json=body, headers=auth_headers(settings)) as response,
+        ):
+            answer: dict[str, Any] = await response.json()
+            return response.status, answer
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise Unreachable(
+            f"the gateway at {base_url(settings)} cannot be reached: {str(error) or type(error).__name__}"
+        ) from error
+
+
 async def get_json(settings: Settings, path: str) -> dict[str, Any] | None:
     """A resource; None where there is none. Raises `Unreachable`."""
     url = base_url(settings) + path

@@ -8,7 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gateway.config.defaults import DEFAULT_CONFIG, DEFAULT_ROUTES
+from gateway.config.models import LogConfig
 from gateway.errors import ConfigError, Problem
+from gateway.observe.logging import configure_logging
+from gateway.observe.redaction import Redactor
 from gateway.settings import Settings, read_settings
 
 
@@ -22,6 +25,11 @@ def paths_of(arguments: argparse.Namespace, settings: Settings) -> tuple[Path, P
     config = arguments.config or settings.gateway_config or DEFAULT_CONFIG
     routes = arguments.routes or settings.gateway_routes or DEFAULT_ROUTES
     return config, routes
+
+
+def quiet_log() -> None:
+    """Send the log to standard error, warnings and worse alone: what a command prints is its answer."""
+    configure_logging(LogConfig(level="warning"), Redactor())
 
 
 def tell(error: ConfigError) -> int:

@@ -1,4 +1,4 @@
-"""`hermes-gateway tools`: the registry; with `--check`, the tools' self-checks."""
+"""`hermes-gateway tools`: the registry; with `--check`, the tools' self-checks; with `--lock`, the lock of MCP servers' tools."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ import msgspec
 
 from gateway.building import Builder
 from gateway.clock import SystemClock
-from gateway.commands.files import paths_of, print_problems, settings_of, tell
+from gateway.commands.files import paths_of, print_problems, quiet_log, settings_of, tell
 from gateway.errors import ConfigError, Problem
 from gateway.settings import Settings
+from gateway.tools.lock import Lock, write_lock
+from gateway.tools.providers.mcp import is_allowed
+from gateway.tools.remote import RemoteTool
 from gateway.tools.spec import ToolSpec
+from gateway.turn.snapshot import Snapshot
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List; 1 where a self-check fails."""
+    quiet_log()
     try:
         settings = settings_of()
         specs, problems = asyncio.run(_look(arguments, settings))
@@ -57,8 +62,26 @@ async def _look(arguments: argparse.Namespace, settings: Settings) -> tuple[Sequ
         snapshot = await builder.first()
         try:
             problems = await snapshot.tools.check() if arguments.check else ()
+            if arguments.lock:
+                problems += await _lock(builder, snapshot)
             return tuple(snapshot.tools.specs.values()), problems
         finally:
             await builder.dismiss(snapshot)
     finally:
         await builder.close()
+
+
+async def _lock(builder: Builder, snapshot: Snapshot) -> tuple[Problem, ...]:
+    """Write the tools that every server offers now, as far as they are allowed; nothing where one is away."""
+    tools = snapshot.config.tools
+    servers: dict[str, Sequence[RemoteTool]] = {}
+    away = []
+    for name, server in builder.mcp.servers(tools).items():
+        found = None if server is None or server.error is not None else server.tools
+        if found is None:
+            away.append(Problem("tools.mcp", 0, f"the MCP server `{name}` is away; the lock is left as it is"))
+        else:
+            servers[name] = [tool for tool in found if is_allowed(tool.name, tools.mcp[name])]
+    if not away:
+        await asyncio.to_thread(write_lock, builder.lock_path, Lock(servers))
+    return tuple(away)

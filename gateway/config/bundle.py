@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.config.calibration import CalibrationFile
@@ -60,16 +60,20 @@ class Bundle:
 
     def missing_tools(self, known: Collection[str]) -> tuple[Problem, ...]:
         """A problem for every tool that is named and not among `known`."""
+        return self.tool_problems(lambda name: None if name in known else (no_tool(name, known), "error"))
+
+    def tool_problems(self, judge: Callable[[str], tuple[str, str] | None]) -> tuple[Problem, ...]:
+        """A problem for every tool that is named and about which `judge` says something: words, and how severe it is."""
         problems = [
-            self._gateway.problem(path, f"there is no tool `{name}`{_hint(name, known)}")
+            self._gateway.problem(path, *said)
             for path, name in self._named_tools()
-            if name not in known
+            if (said := judge(name)) is not None
         ]
         for route in self.routes:
             problems += [
-                self.route_problem(route.route, ("tools", index), f"there is no tool `{name}`{_hint(name, known)}")
+                self.route_problem(route.route, ("tools", index), *said)
                 for index, name in enumerate(route.tools or ())
-                if name not in known
+                if (said := judge(name)) is not None
             ]
         return tuple(problems)
 
@@ -79,6 +83,11 @@ class Bundle:
         for model, config in self.config.models.items():
             for index, name in enumerate(config.tools or ()):
                 yield ("models", model, "tools", index), name
+
+
+def no_tool(name: str, known: Collection[str]) -> str:
+    """What to say of a tool that is not there."""
+    return f"there is no tool `{name}`{_hint(name, known)}"
 
 
 def digest_of(parts: Iterable[tuple[str, bytes]]) -> str:

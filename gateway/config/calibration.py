@@ -12,7 +12,8 @@ from typing import Final
 from pydantic import Field
 
 from gateway.config.document import read_document
-from gateway.config.models import Margin, NonEmpty, Score, Section
+from gateway.config.models import Margin, Score
+from gateway.config.section import NonEmpty, Section
 from gateway.config.validation import validate
 from gateway.config.variables import Variables
 from gateway.errors import Problem

@@ -16,8 +16,9 @@ from gateway.config.bundle import Bundle, digest_of
 from gateway.config.calibration import read_calibration
 from gateway.config.document import Document, read_document
 from gateway.config.files import Files, display, read_files
-from gateway.config.models import NAME_PATTERN, GatewayConfig, RouteConfig
+from gateway.config.models import GatewayConfig, RouteConfig
 from gateway.config.names import WILDCARD, ModelNames, fallback_circle
+from gateway.config.section import NAME_PATTERN
 from gateway.config.unserved import GATEWAY_UNSERVED, ROUTE_UNSERVED
 from gateway.config.validation import validate
 from gateway.config.variables import Variables

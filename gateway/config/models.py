@@ -8,24 +8,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,63}$"
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+from gateway.config.http_tools import HttpServiceConfig
+from gateway.config.mcp_servers import McpServerConfig
+from gateway.config.section import Name, NonEmpty, Section
 
 # A model's name may hold one `*`, which stands for one character or more.
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,63}$")]
@@ -53,23 +43,6 @@ def _no_truth_value(value: Any) -> Any:
 # What routes are compared by, and how far ahead of the second the best one is.
 Score = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=-1, le=1)]
 Margin = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, le=2)]
-
-
-class Section(BaseModel):
-    """Base of every section: unknown keys are errors, values are frozen, `true` is no number."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _numbers(cls, value: Any, info: ValidationInfo) -> Any:
-        # Python counts `True` as 1, and pydantic with it.
-        if isinstance(value, bool) and info.field_name is not None:
-            wanted = cls.model_fields[info.field_name].annotation
-            kinds = {wanted, *get_args(wanted)}
-            if bool not in kinds and kinds & {int, float}:
-                raise PydanticCustomError("int_type" if int in kinds else "float_type", "a truth value is no number")
-        return value
 
 
 class ServerConfig(Section):
@@ -267,12 +240,16 @@ class OutboundConfig(Section):
 
     allow_private: tuple[NonEmpty, ...] = ()
     allow_domains: tuple[NonEmpty, ...] = ("*",)
+    per_domain: int = Field(default=2, ge=1, le=1000)
+    total: int = Field(default=10, ge=1, le=1000)
 
 
 class ToolsConfig(Section):
     """Which tools exist and how they are offered and run."""
 
     plugins: tuple[NonEmpty, ...] = ("plugins",)
+    mcp: dict[Name, McpServerConfig] = Field(default_factory=dict)
+    http: dict[Name, HttpServiceConfig] = Field(default_factory=dict)
     offer: Literal["routed", "always"] = "routed"
     default: tuple[NonEmpty, ...] = ()
     max_offered: int = Field(default=32, ge=1)
@@ -325,6 +302,15 @@ class ObserveConfig(Section):
     traces: TracesConfig = TracesConfig()
 
 
+class IdempotencyConfig(Section):
+    """Requests that are sent again."""
+
+    ttl_s: float = Field(default=86400, gt=0, description="How long an `Idempotency-Key` is known.")
+    join_sdk_retries: bool = Field(
+        default=True, description="Whether a request that its SDK marks as a retry joins the turn of the first."
+    )
+
+
 class GatewayConfig(Section):
     """The whole of `config/gateway.yaml`."""
 
@@ -337,6 +323,7 @@ class GatewayConfig(Section):
     router: RouterConfig
     tools: ToolsConfig = ToolsConfig()
     keys: KeysConfig = KeysConfig()
+    idempotency: IdempotencyConfig = IdempotencyConfig()
     observe: ObserveConfig = ObserveConfig()
 
 

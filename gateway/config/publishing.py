@@ -44,8 +44,8 @@ class Draft(Generic[T]):
     failing: bool
 
 
-# Builds and proves a generation under a number, from the given files or from those on disk (None). With a current value
-# and files from disk, answering that value says that nothing has changed.
+# Builds and proves a generation under a number, from the given files or from those on disk (None). With a current value,
+# answering that value says that nothing has changed.
 MakeDraft = Callable[[int, T | None, Files | None], Awaitable[Draft[T]]]
 
 
@@ -140,6 +140,29 @@ class Publisher(Generic[T]):
                     return theirs
             same = current if active is not None and self.holds(active) else None
             draft = await self._draft(self.seen + 1, same, files)
+            if draft.value is current:
+                return current
+            if await self._publish(draft, active):
+                return draft.value
+            await self._dismiss(draft.value)
+        raise _crowded()
+
+    async def publish_anew(self, current: T) -> T:
+        """What is active, as it is built now, as the next generation; `current` where it is that already.
+
+        For what decides beside the files, such as the tools a server offers: files that were edited meanwhile are not read.
+
+        Raises:
+            ConfigError: it is not proved any more, with every problem.
+            StoreUnavailable: nothing could be published.
+        """
+        for _ in range(_ATTEMPTS):
+            active = await self.active()
+            base = active or self.held
+            if base is None:
+                return current
+            same = current if active is not None and self.holds(active) else None
+            draft = await self._draft(self.seen + 1, same, base.files)
             if draft.value is current:
                 return current
             if await self._publish(draft, active):

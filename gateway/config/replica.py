@@ -146,6 +146,16 @@ class Replica(Generic[T]):
         await self._confirm()
         return value
 
+    async def refresh(self) -> T:
+        """Publish what is active as it is built now, where something beside its files has changed; done as `reload` is.
+
+        Raises:
+            GatewayError: as `reload`.
+        """
+        value = await self.versions.change(self._publisher.publish_anew)
+        await self._confirm()
+        return value
+
     async def roll_back(self, generation: int | None = None) -> T:
         """Publish an earlier bundle anew; done as `reload` is.
 

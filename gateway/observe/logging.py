@@ -28,7 +28,7 @@ _LEVELS: Final = {
     "error": logging.ERROR,
 }
 # Libraries that tell at `info` what concerns nobody.
-_QUIET: Final = ("aiosqlite", "alembic", "asyncio", "httpcore", "httpx", "sqlalchemy")
+_QUIET: Final = ("aiosqlite", "alembic", "asyncio", "client", "httpcore", "httpx", "httpx2", "mcp", "sqlalchemy")
 # Without the values of local variables: those are what people said, and the headers they said it with.
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)

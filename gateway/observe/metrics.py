@@ -46,8 +46,18 @@ _OUTCOMES: Final = frozenset(
     }
 )
 _ENDPOINTS: Final = frozenset(
-    {"/v1/chat/completions", "/v1/route", "/v1/models", "/v1/traces", "/v1/reload", "/v1/tools", "/v1/config/rollback"}
+    {
+        "/v1/chat/completions",
+        "/v1/route",
+        "/v1/models",
+        "/v1/traces",
+        "/v1/reload",
+        "/v1/tools",
+        "/v1/config/rollback",
+        "/v1/effects",
+    }
 )
+_EFFECT_STATUSES: Final = frozenset({"done", "failed", "unknown"})
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 _ROUNDS: Final = (1, 2, 3, 4, 5, 8, 12, 20, 50, 100)
@@ -141,6 +151,12 @@ class Metrics:
         self._tool_seconds = Histogram(
             "hermes_tool_seconds", "Seconds that a tool call took.", ("tool",), buckets=_SECONDS, registry=registry
         )
+        self._effects = Counter(
+            "hermes_effects_total",
+            "Effects of writing tools, by how they ended.",
+            ("tool", "status"),
+            registry=registry,
+        )
         self._rounds = Histogram("hermes_turn_rounds", "Model calls per turn.", buckets=_ROUNDS, registry=registry)
         self._info = Gauge(
             "hermes_config_info", "The active version; always 1.", ("version", "generation"), registry=registry
@@ -194,6 +210,13 @@ class Metrics:
             "hermes_config_stale": ("1 where this replica may be behind the others.", stale),
         }
 
+    def show_servers(self, up: Callable[[], Mapping[str, bool]], refused: Callable[[], Mapping[str, int]]) -> None:
+        """Where the state of MCP servers is read at each scrape, by their configured names."""
+        self._scraped.by_server |= {
+            "hermes_mcp_server_up": ("1 where an MCP server can be reached.", up),
+            "hermes_mcp_tools_refused": ("Tools that differ from the lock of their pinned MCP server.", refused),
+        }
+
     def render(self) -> bytes:
         """Prometheus' text format."""
         return generate_latest(self.registry)
@@ -207,6 +230,10 @@ class Metrics:
                 endpoint = event.data.get("endpoint", NONE)
             elif kind == "tool.finished":
                 self._tool(event)
+            elif kind == "effect.finished":
+                self._effect(event, event.data.get("status"))
+            elif kind == "effect.unknown":
+                self._effect(event, "unknown")
             elif kind == "decision.made":
                 self._decision(event)
             elif kind == "cache.asked":
@@ -282,6 +309,10 @@ class Metrics:
         if (seconds := data.get("seconds")) is not None:
             found[1].observe(seconds)
 
+    def _effect(self, event: Event, status: Any) -> None:
+        known = _one_of(event.data.get("tool"), self._known_tools)
+        self._effects.labels(known, _one_of(status, _EFFECT_STATUSES)).inc()
+
     def _attempt(self, event: Event, outcome: Any) -> None:
         key = ("attempt", event.data.get("backend"), outcome)
         found = self._children.get(key)
@@ -315,6 +346,7 @@ class _Scraped(Collector):
     ) -> None:
         self.counters: dict[str, tuple[str, Callable[[], int]]] = {}
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.by_server: dict[str, tuple[str, Callable[[], Mapping[str, int]]]] = {}
         self._turns = turns
         self._backends = backends
 
@@ -328,6 +360,11 @@ class _Scraped(Collector):
             yield CounterMetricFamily(name, text, value=read())
         for name, (text, read_figure) in self.gauges.items():
             yield GaugeMetricFamily(name, text, value=read_figure())
+        for name, (text, read_servers) in self.by_server.items():
+            servers = GaugeMetricFamily(name, text, labels=("server",))
+            for server, figure in read_servers().items():
+                servers.add_metric((server,), figure)
+            yield servers
 
     def _standing(self) -> Iterator[Metric]:
         texts = {

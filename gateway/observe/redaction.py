@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
@@ -17,6 +17,8 @@ from gateway.config.models import BackendConfig, GatewayConfig, RemoteEncoderCon
 HIDDEN: Final = "[secret]"
 # Shorter ones (`none`, `test`) are ordinary words.
 _SHORTEST: Final = 6
+# Of the variables that a server's program is given, those whose values are none of the log's business.
+_SECRET_NAME: Final = re.compile(r"key|token|secret|pass|pwd|cred|auth|cookie|session|dsn|url|uri", re.IGNORECASE)
 
 
 class Redactor:
@@ -60,7 +62,7 @@ class Redactor:
 
 
 def secrets_of(config: GatewayConfig) -> Iterator[str]:
-    """Every secret of a configuration: keys, header values, and what stands in URLs before the host or as a query."""
+    """Every secret of a configuration: keys, header values, what stands in URLs before the host or as a query, and so on."""
     if config.keys.admin_key is not None:
         yield config.keys.admin_key
     for key in config.keys.static.values():
@@ -75,15 +77,23 @@ def secrets_of(config: GatewayConfig) -> Iterator[str]:
     for server in servers:
         if isinstance(server, RemoteEncoderConfig) and server.api_key is not None:
             yield server.api_key
-        for value in server.headers.values():
-            yield value
-            # `Bearer KEY`: the key alone is as secret.
-            yield from value.split()[1:]
-        if server.base_url is not None:
-            parts = urlsplit(server.base_url)
-            if parts.password:
-                yield parts.password
-            yield from (pair.partition("=")[2] for pair in parts.query.split("&") if "=" in pair)
+        yield from _reached_by(server.base_url, server.headers)
+    for mcp in config.tools.mcp.values():
+        yield from (value for name, value in mcp.env.items() if _SECRET_NAME.search(name))
+        yield from _reached_by(mcp.url, mcp.headers)
+
+
+def _reached_by(url: str | None, headers: Mapping[str, str]) -> Iterator[str]:
+    """What is secret of the way to a server."""
+    for value in headers.values():
+        yield value
+        # `Bearer KEY`: the key alone is as secret.
+        yield from value.split()[1:]
+    if url is not None:
+        parts = urlsplit(url)
+        if parts.password:
+            yield parts.password
+        yield from (pair.partition("=")[2] for pair in parts.query.split("&") if "=" in pair)
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Traces, written behind.
 
-Knows queues, batches and retention. Nothing here is on a turn's path but one append; encoding and writing happen in a
+Knows queues and batches. Nothing here is on a turn's path but one append; encoding and writing happen in a
 task of their own, and what cannot be kept is dropped and counted.
 """
 
@@ -32,7 +32,6 @@ _BATCH: Final = 500
 _SMALL: Final = 50_000
 # Seconds a batch is given to fill: one transaction, and one sync of the disk, for all turns of that time.
 _GATHER_S: Final = 1.0
-_PRUNE_EVERY_S: Final = 3600.0
 
 _log = structlog.get_logger("gateway.traces")
 
@@ -67,7 +66,6 @@ class TraceWriter:
         self._accepted = 0
         self._done = 0
         self._task: asyncio.Task[None] | None = None
-        self._pruned_at = float("-inf")
         self._failing = False
         self._closed = False
         self.dropped = 0
@@ -137,7 +135,6 @@ class TraceWriter:
             while self._waiting:
                 await self._write_batch()
             self._wake.clear()
-            await self._prune()
 
     async def _write_batch(self) -> None:
         batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
@@ -180,18 +177,6 @@ class TraceWriter:
             # Once per outage: the counter tells the rest.
             _log.warning("traces are being lost", reason=error.message)
         self._failing = True
-
-    async def _prune(self) -> None:
-        now = self._clock.monotonic()
-        if now - self._pruned_at < _PRUNE_EVERY_S:
-            return
-        self._pruned_at = now
-        before = self._clock.now() - self._config.keep_days * 86_400
-        try:
-            await self._store.traces.prune(before=before, max_bytes=int(self._config.max_mb * 1024 * 1024))
-            await self._store.journal.prune(before=before)
-        except StoreUnavailable as error:
-            _log.warning("old traces could not be removed", reason=error.message)
 
 
 class _Waiting(msgspec.Struct, frozen=True):

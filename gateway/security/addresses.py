@@ -37,6 +37,16 @@ _CLOSED_V4 = tuple(
     )
 )
 _CLOSED_V6 = tuple(ipaddress.IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "3fff::/20"))
+# Where private networks and this machine itself are.
+_INTERNAL = tuple(
+    ipaddress.ip_network(network)
+    for network in ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1", "fc00::/7")
+)
+# Where clouds answer their own machines, credentials included, at addresses that are otherwise internal ones.
+_METADATA = frozenset(
+    ipaddress.ip_address(address)
+    for address in ("100.100.100.200", "169.254.169.254", "169.254.170.2", "fd00:ec2::254", "fd20:ce::254")
+)
 
 
 def plain_host(host: str) -> str:
@@ -62,12 +72,22 @@ def embedded_in(address: Address) -> Address:
     number = int(address)
     if address in _6TO4:
         return ipaddress.IPv4Address(number >> 80 & 0xFFFFFFFF)
-    if address in _NAT64 or address in _V4_COMPATIBLE:
+    # `::` and `::1` lie in that range and are what they are.
+    if address in _NAT64 or (address in _V4_COMPATIBLE and number > 1):
         return ipaddress.IPv4Address(number & 0xFFFFFFFF)
     if number >> 32 & 0xFFFFFFFF in {0x00005EFE, 0x02005EFE}:
         # ISATAP: any prefix, and an IPv4 address in the last four bytes.
         return ipaddress.IPv4Address(number & 0xFFFFFFFF)
     return address
+
+
+def is_internal(address: Address) -> bool:
+    """Whether an address, as `embedded_in` gives it, is one of a private network or this machine's: no metadata service, no
+    link-local, multicast or reserved address.
+    """
+    if address in _METADATA:
+        return False
+    return any(address.version == network.version and address in network for network in _INTERNAL)
 
 
 def is_public(address: Address) -> bool:

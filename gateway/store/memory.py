@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.errors import StoreUnavailable
+from gateway.store.memory_turns import MemoryEffects, MemoryHidden, MemoryTurns
 from gateway.store.store import JournalEntry, KeyRow, TraceRow
 
 
@@ -133,6 +134,9 @@ class MemoryStore:
         self.traces = MemoryTraces()
         self.journal = MemoryJournal()
         self.keys = MemoryKeys()
+        self.turns = MemoryTurns()
+        self.effects = MemoryEffects()
+        self.hidden = MemoryHidden()
 
     async def open(self) -> None:
         """Nothing to do."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from gateway.store.database import Database
+from gateway.store.effects import SqlEffects
+from gateway.store.hidden import SqlHidden
 from gateway.store.journal import SqlJournal
 from gateway.store.keys import SqlKeys
 from gateway.store.traces import SqlTraces
+from gateway.store.turns import SqlTurns
 
 
 class SqlStore:
@@ -17,6 +20,9 @@ class SqlStore:
         self.traces = SqlTraces(self._database)
         self.journal = SqlJournal(self._database)
         self.keys = SqlKeys(self._database)
+        self.turns = SqlTurns(self._database)
+        self.effects = SqlEffects(self._database)
+        self.hidden = SqlHidden(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date. Raises `StoreUnavailable`, with what to do."""

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gateway.store.turn_records import Effects, Hidden, Turns
+
 
 class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
     """A finished turn.
@@ -154,6 +156,21 @@ class Store(Protocol):
     @property
     def keys(self) -> Keys:
         """Keys made at run time."""
+        ...
+
+    @property
+    def turns(self) -> Turns:
+        """Turns that can be joined."""
+        ...
+
+    @property
+    def effects(self) -> Effects:
+        """The ledger."""
+        ...
+
+    @property
+    def hidden(self) -> Hidden:
+        """Rounds that clients do not see."""
         ...
 
     async def open(self) -> None:

@@ -7,16 +7,30 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 
 metadata: Final = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
         "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     }
 )
 
@@ -35,6 +49,83 @@ journal: Final = Table(
     Column("created_at", Float, nullable=False),
     UniqueConstraint("turn_id", "round", "kind", "position"),
     Index(None, "created_at"),
+)
+
+# Turns that can be joined: those with an idempotency key, and those whose first writing call is about to start. `answer` is
+# the body of the whole answer, `meta` JSON of what its headers say. A turn is run by one `holder` at a time.
+turns: Final = Table(
+    "turns",
+    metadata,
+    Column("turn_id", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("key", Text),
+    Column("body_hash", String(64), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("delivered", Boolean, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("held_until", Float, nullable=False),
+    Column("http_status", Integer),
+    Column("answer", LargeBinary),
+    Column("meta", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    UniqueConstraint("owner", "key"),
+    Index(None, "owner", "body_hash"),
+    Index(None, "created_at"),
+)
+
+# The ledger: what writing tools were asked to do, and what came of it. `arguments` is JSON, `content` what the model sees.
+effects: Final = Table(
+    "effects",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("effect_key", String(64), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("turn_id", String(64), nullable=False),
+    Column("trace_id", String(32), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("spec_hash", String(64), nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("arguments_hash", String(64), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("content", Text),
+    Column("note", Text),
+    Column("holder", Text, nullable=False),
+    Column("held_until", Float, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("finished_at", Float),
+    UniqueConstraint("owner", "effect_key"),
+    Index(None, "status", "started_at"),
+    Index(None, "turn_id"),
+)
+
+# Rounds that a client does not see: what stands in a conversation in the place of one visible assistant message.
+# `anchor` is the thread's hash up to that message, `visible` the message's own, `messages` the JSON list that replaces it.
+hidden_rounds: Final = Table(
+    "hidden_rounds",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("anchor", String(64), nullable=False),
+    Column("visible", String(64), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("messages", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    UniqueConstraint("owner", "anchor", "digest"),
+    Index(None, "created_at"),
+)
+
+# The ids of the calls in that visible message, by which it is found where the words before it have changed. Weak servers
+# give one id twice; who reads decides what that means.
+hidden_calls: Final = Table(
+    "hidden_calls",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("call_id", String(256), primary_key=True),
+    Column("hidden_id", Integer, ForeignKey("hidden_rounds.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "hidden_id"),
 )
 
 # Finished turns. `events` is the JSON list of them, `size` its bytes; times are seconds since the epoch.

@@ -42,6 +42,8 @@ class Declaration:
     allowed_roles: tuple[str, ...]
     check: Callable[[], Any] | None
     deletes: bool | None
+    idempotency_key: tuple[str, ...] | Callable[..., Any] | None
+    probe: Callable[..., Any] | None
     unserved: tuple[str, ...]
 
     @property
@@ -78,7 +80,7 @@ def tool(
     shared_cache: bool = False,
     idempotency_key: Sequence[str] | Callable[..., Any] | None = None,
     compensate: Any = None,
-    probe: Any = None,
+    probe: Callable[..., Any] | None = None,
     check: Callable[[], Any] | None = None,
     price: float = 0,
 ) -> Callable[[F], F]: ...
@@ -102,7 +104,7 @@ def tool(
     shared_cache: bool = False,
     idempotency_key: Sequence[str] | Callable[..., Any] | None = None,
     compensate: Any = None,
-    probe: Any = None,
+    probe: Callable[..., Any] | None = None,
     check: Callable[[], Any] | None = None,
     price: float = 0,
 ) -> Any:
@@ -125,9 +127,11 @@ def tool(
         result_fields: not served by this version.
         cache_ttl_s: not served by this version.
         shared_cache: not served by this version.
-        idempotency_key: not served by this version.
+        idempotency_key: what makes two calls of a writing tool one effect: names of parameters, or a callable that takes
+            the arguments by name and returns a JSON value. By default each call is an effect of its own.
         compensate: not served by this version.
-        probe: not served by this version.
+        probe: finds out whether a call of a writing tool took effect when nobody saw its end: a function, plain or async,
+            that takes what the tool takes and returns None where it did not happen, else what the tool would have returned.
         price: not served by this version.
 
     What is not served is refused when the plugin is loaded, with the file and line of the declaration.
@@ -140,9 +144,7 @@ def tool(
         "result_fields": tuple(result_fields),
         "cache_ttl_s": cache_ttl_s,
         "shared_cache": shared_cache,
-        "idempotency_key": idempotency_key,
         "compensate": compensate,
-        "probe": probe,
         "price": price,
     }
 
@@ -158,6 +160,8 @@ def tool(
             allowed_roles=tuple(allowed_roles),
             check=check,
             deletes=deletes,
+            idempotency_key=idempotency_key if callable(idempotency_key) else tuple(idempotency_key or ()) or None,
+            probe=probe,
             unserved=tuple(argument for argument, value in later.items() if value),
         )
         setattr(function, _ATTRIBUTE, declaration)
@@ -220,6 +224,9 @@ def _faults(declaration: Declaration) -> list[str]:
         faults.append(f"{label}: `timeout_s` must be greater than 0, got {declaration.timeout_s!r}")
     if declaration.retries < 0 or declaration.retries > 10:
         faults.append(f"{label}: `retries` must be from 0 to 10, got {declaration.retries!r}")
+    for argument, value in (("idempotency_key", declaration.idempotency_key), ("probe", declaration.probe)):
+        if value is not None and not declaration.writes:
+            faults.append(f"{label}: `{argument}` is for tools with `writes=True`")
     if declaration.retries and declaration.writes:
         faults.append(f"{label}: `retries` of a writing tool is not supported by this version")
     return faults

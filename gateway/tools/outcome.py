@@ -39,8 +39,51 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+class Done(msgspec.Struct, frozen=True):
+    """How a tool that was started ended.
+
+    Attributes:
+        ok: whether it returned.
+        content: what the model sees.
+        error: what went wrong, or None.
+        fatal: why the turn has to end, or None.
+        whole: the whole text of a result that was shortened, or None.
+        uncertain: whether it may have taken effect although no answer came.
+        replayed: whether this was done before, and is told again.
+    """
+
+    ok: bool
+    content: str
+    error: str | None = None
+    fatal: str | None = None
+    whole: str | None = None
+    uncertain: bool = False
+    replayed: bool = False
+
+
 class CallFailed(Exception):
     """A call ends in an error result; the message is what the model sees."""
+
+
+class OutcomeUnknown(CallFailed):
+    """A call was sent and no answer came: whether it took effect is not known."""
+
+
+class TransportFailed(ConnectionError):
+    """A tool's far side could not be reached, or did not answer as it should; its message is what the model sees.
+
+    What trips a server's breaker: nothing that the far side says properly, such as a 404, is one of these.
+
+    Attributes:
+        processed: False where the call surely had no effect (connection refused, 429), so that writing tools may try again;
+            True where it may have had one.
+        retry_after_s: seconds the far side asked to wait, or None.
+    """
+
+    def __init__(self, message: str, *, processed: bool = True, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.processed = processed
+        self.retry_after_s = retry_after_s
 
 
 def words_of(error: BaseException) -> str:

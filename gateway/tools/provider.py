@@ -54,6 +54,13 @@ class ToolProvider(Protocol):
         """
         ...
 
+    async def probe(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> tuple[bool, Any]:
+        """Find out whether an earlier call with these arguments took effect, and what it returned if so.
+
+        Asked only of tools whose spec says `probed`. An exception means that it cannot be found out.
+        """
+        ...
+
     async def close(self) -> None:
         """Stop what `open` started."""
         ...

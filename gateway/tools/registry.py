@@ -6,13 +6,14 @@ Knows specs, who runs them and who may be offered them. Does not run anything, a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from gateway.config.models import ToolsConfig
 from gateway.errors import ConfigError, Problem
 from gateway.security.principal import Principal
 from gateway.tools.provider import HOOK_NAMES, Hook, ToolProvider
+from gateway.tools.short_names import ShortNames, short_name
 from gateway.tools.spec import TOOL_NAME_PATTERN, ToolSpec
 from gateway.tools.validate import ArgumentValidator, SchemaInvalid
 
@@ -25,6 +26,9 @@ class Registry:
         digest: hex SHA-256 over all of them and the providers' fingerprints; part of the version.
         hooks: the hooks that came with the tools, by hook name, in the order they run.
         max_result_bytes: most bytes of a result that a model sees.
+        forward_headers: the client's headers that some tool is handed, lower case.
+        names: every name a tool may be named by: its own, and the short one of a server's tool while that is unique.
+        ambiguous: what a short name may mean that is not unique.
     """
 
     def __init__(
@@ -45,17 +49,29 @@ class Registry:
         self._providers = dict(providers)
         self._validators = dict(validators)
         self.max_result_bytes = config.max_result_bytes
+        self.forward_headers = frozenset(name for spec in specs.values() for name in spec.forward_headers)
+        self._short = ShortNames(specs)
+        self.names = frozenset([*specs, *self._short.names])
+        self.ambiguous = self._short.ambiguous
         self._default = config.default
         self._max_offered = config.max_offered
 
     @classmethod
-    async def build(cls, providers: Sequence[ToolProvider], config: ToolsConfig, *, start: bool = True) -> Registry:
+    async def build(
+        cls,
+        providers: Sequence[ToolProvider],
+        config: ToolsConfig,
+        *,
+        start: bool = True,
+        may_come: Callable[[str], bool] = lambda _: False,
+    ) -> Registry:
         """List every provider's tools and start the providers.
 
         Args:
             providers: in the order their tools are listed.
             config: limits and defaults.
             start: False looks only, as `hermes-gateway check` does; calls are then not possible.
+            may_come: whether a name that no tool has now may be a tool's later on.
 
         Raises:
             ConfigError: with every problem of every provider; nothing stays open.
@@ -73,7 +89,7 @@ class Registry:
                     continue
                 for spec in listed:
                     problems.extend(_add(spec, specs, validators))
-            problems.extend(_unknown_defaults(config, specs))
+            problems.extend(_unknown_defaults(config, specs, may_come))
             if problems:
                 raise ConfigError(tuple(problems))
             if start:
@@ -102,14 +118,38 @@ class Registry:
         """
         chosen: dict[str, ToolSpec] = {}
         for name in self._default if names is None else names:
-            spec = self.specs.get(name)
-            if spec is not None and _may_use(spec, principal) and (narrowed is None or name in narrowed):
-                chosen[name] = spec
+            spec = self.find(name)
+            if (
+                spec is not None
+                and self.allowed(spec, principal)
+                and (narrowed is None or self._is_among(spec, narrowed))
+            ):
+                chosen[spec.name] = spec
         return tuple(chosen.values())[: self._max_offered]
 
     def allowed(self, spec: ToolSpec, principal: Principal) -> bool:
         """Whether this caller may be offered a tool at all."""
-        return _may_use(spec, principal)
+        if spec.allowed_roles and spec.allowed_roles.isdisjoint(principal.roles):
+            return False
+        return principal.tools is None or self._is_among(spec, principal.tools)
+
+    def short_offer(self, offered: Mapping[str, ToolSpec], taken: Collection[str]) -> Mapping[str, ToolSpec]:
+        """Further names that a model may call offered tools by: short ones that are unique, and not `taken` by the client."""
+        if not self._short.names:
+            return {}
+        shorts = {short_name(spec): spec for spec in offered.values()}
+        return {
+            short: spec
+            for short, spec in shorts.items()
+            if short in self._short.names and short not in taken and short not in offered
+        }
+
+    def find(self, name: str) -> ToolSpec | None:
+        """The tool that a name in a file, a key or a header means, or None."""
+        return self.specs.get(name) or self._short.find(name)
+
+    def _is_among(self, spec: ToolSpec, names: Collection[str]) -> bool:
+        return spec.name in names or (bool(spec.remote_name) and any(self.find(name) is spec for name in names))
 
     def provider(self, spec: ToolSpec) -> ToolProvider:
         """Who runs a tool."""
@@ -132,12 +172,6 @@ class Registry:
             await provider.close()
 
 
-def _may_use(spec: ToolSpec, principal: Principal) -> bool:
-    if spec.allowed_roles and spec.allowed_roles.isdisjoint(principal.roles):
-        return False
-    return principal.tools is None or spec.name in principal.tools
-
-
 def _add(spec: ToolSpec, specs: dict[str, ToolSpec], validators: dict[str, ArgumentValidator]) -> list[Problem]:
     file, line = split_origin(spec.origin)
     if not TOOL_NAME_PATTERN.fullmatch(spec.name):
@@ -154,11 +188,15 @@ def _add(spec: ToolSpec, specs: dict[str, ToolSpec], validators: dict[str, Argum
     return []
 
 
-def _unknown_defaults(config: ToolsConfig, specs: Mapping[str, ToolSpec]) -> list[Problem]:
+def _unknown_defaults(
+    config: ToolsConfig, specs: Mapping[str, ToolSpec], may_come: Callable[[str], bool]
+) -> list[Problem]:
+    short = ShortNames(specs)
     return [
         Problem("tools.default", 0, f"there is no tool `{name}`; there are {', '.join(specs) or 'none'}")
         for name in config.default
-        if name not in specs
+        # What is ambiguous is told with its line, as all names in files are.
+        if short.find(name) is None and name not in short.ambiguous and not may_come(name)
     ]
 
 

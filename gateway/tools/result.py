@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from gateway.tools.untrusted import defused, is_suspect
+
 _MOST_PLACES = 8
 _HEAVY_CHARS, _HEAVY_ITEMS = 65_536, 256
 _CUT = "…"
@@ -59,9 +61,13 @@ def success(value: Any, max_bytes: int) -> tuple[str, str | None]:
         max_bytes: most bytes of UTF-8 the content may have; at least 256.
 
     The content is `{"ok": true, "result": ...}`. A shortened one has a third key, `left_out`, which says of each place how
-    much of how much is missing; strings end in `…` where they were cut, between characters.
+    much of how much is missing; strings end in `…` where they were cut, between characters. Texts that imitate a chat's roles
+    are defused.
     """
     whole = _dump({"ok": True, "result": value})
+    if is_suspect(whole):
+        value = defused(value)
+        whole = _dump({"ok": True, "result": value})
     if len(whole.encode()) <= max_bytes:
         return whole, None
     value = json.loads(whole)["result"]
@@ -90,7 +96,7 @@ async def content_of(value: Any, max_bytes: int) -> tuple[str, str | None]:
 
 def failure(message: str, max_bytes: int) -> str:
     """The content of a call that failed: `{"ok": false, "error": message}`, cut between characters."""
-    text = message.strip() or "the tool failed and did not say why"
+    text = defused(message.strip()) or "the tool failed and did not say why"
     return _dump({"ok": False, "error": _cut(text, max_bytes - 32)})
 
 

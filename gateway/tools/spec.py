@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ class ToolContext:
         trace_id: 32 hex digits.
         idempotency_key: the same for every attempt at the same call.
         resources: what the plugins' `lifespan()` yielded, by name; its provider fills it in.
+        headers: the client's headers that the tool's `forward_headers` names, lower case; nobody gets any other.
     """
 
     user: str | None
@@ -50,6 +51,7 @@ class ToolContext:
     trace_id: str
     idempotency_key: str
     resources: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,13 @@ class ToolSpec:
         origin: `file:line` or server where it was declared.
         timeout_s: seconds one call may take, its retries included.
         writes: whether it changes something outside.
+        deletes: whether what it changes is gone then.
         allowed_roles: roles that may be offered it; empty for everybody.
         retries: how often a reading tool is asked again after a connection failed.
+        effect_key: what makes two calls one effect, from the arguments, as a JSON value; None for each call its own.
+        probed: whether its provider can find out if an effect happened.
+        forward_headers: names, in lower case, of the client's headers that its provider is handed.
+        remote_name: what its server calls it, where it is a server's tool; empty for others.
     """
 
     name: str
@@ -81,6 +88,11 @@ class ToolSpec:
     writes: bool = False
     allowed_roles: frozenset[str] = frozenset()
     retries: int = 0
+    effect_key: Callable[[Mapping[str, Any]], Any] | None = None
+    probed: bool = False
+    forward_headers: tuple[str, ...] = ()
+    remote_name: str = ""
+    deletes: bool = False
 
 
 def make_spec(
@@ -94,6 +106,11 @@ def make_spec(
     writes: bool = False,
     allowed_roles: frozenset[str] = frozenset(),
     retries: int = 0,
+    effect_key: Callable[[Mapping[str, Any]], Any] | None = None,
+    probed: bool = False,
+    forward_headers: tuple[str, ...] = (),
+    remote_name: str = "",
+    deletes: bool = False,
     implementation: str = "",
 ) -> ToolSpec:
     """A spec with its wire form and hash.
@@ -103,7 +120,17 @@ def make_spec(
     """
     function = {"name": name, "description": description, "parameters": parameters}
     wire = msgspec.json.encode({"type": "function", "function": function})
-    decides = [wire.decode(), provider, timeout_s, writes, sorted(allowed_roles), retries, implementation]
+    decides = [
+        wire.decode(),
+        provider,
+        timeout_s,
+        writes,
+        sorted(allowed_roles),
+        retries,
+        probed,
+        deletes,
+        implementation,
+    ]
     return ToolSpec(
         name=name,
         description=description,
@@ -116,4 +143,9 @@ def make_spec(
         writes=writes,
         allowed_roles=allowed_roles,
         retries=retries,
+        effect_key=effect_key,
+        probed=probed,
+        forward_headers=forward_headers,
+        remote_name=remote_name,
+        deletes=deletes,
     )

@@ -98,7 +98,7 @@ class AnswerCache:
         key = answer_key(turn)
         kept = await self._find(turn, key)
         if kept is not None:
-            return await _replay(kept, turn, sink)
+            return await self._replay(kept, turn, sink)
         taped = None if sink is None else _TapedSink(sink)
         result = await self._loop.run(turn, taped)
         if key is not None and (answer := _kept(turn, result, taped)) is not None:
@@ -124,6 +124,22 @@ class AnswerCache:
             kept = None  # written by another version of this program
         turn.record.emit("cache.asked", hit=kept is not None)
         return kept
+
+    async def _replay(self, kept: KeptAnswer, turn: Turn, sink: Sink | None) -> TurnResult:
+        turn.recalled = True
+        turn.backend, turn.answered_by = kept.backend, kept.model
+        body = kept.body
+        if sink is not None:
+            for at in range(0, len(kept.chunks), _AT_ONCE):
+                await sink.relay(decode_chunks(kept.chunks[at : at + _AT_ONCE]))
+        elif body is not None:
+            body = named_answer(body, turn.answer_id, turn.created, turn.shown_model)
+        result = TurnResult(kept.message, kept.finish_reason, body)
+        await self._loop.commit(turn, result, kept.usage)
+        if sink is not None:
+            await sink.finish(kept.finish, kept.usage)
+        turn.step(State.TERMINATED, "replayed")
+        return result
 
 
 def answer_key(turn: Turn) -> str | None:
@@ -178,20 +194,6 @@ def _kept(turn: Turn, result: TurnResult, taped: _TapedSink | None) -> KeptAnswe
     )
 
 
-async def _replay(kept: KeptAnswer, turn: Turn, sink: Sink | None) -> TurnResult:
-    turn.replayed = True
-    turn.backend, turn.answered_by = kept.backend, kept.model
-    body = kept.body
-    if sink is not None:
-        for at in range(0, len(kept.chunks), _AT_ONCE):
-            await sink.relay(decode_chunks(kept.chunks[at : at + _AT_ONCE]))
-        await sink.finish(kept.finish, kept.usage)
-    elif body is not None:
-        body = named_answer(body, turn.answer_id, turn.created, turn.shown_model)
-    turn.step(State.TERMINATED, "replayed")
-    return TurnResult(kept.message, kept.finish_reason, body)
-
-
 class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
@@ -226,6 +228,11 @@ class _TapedSink:
         self.whole = True
         self._sink = sink
         self._bytes = 0
+
+    @property
+    def started(self) -> bool:
+        """As the sink behind it."""
+        return self._sink.started
 
     async def relay(self, chunks: Sequence[Chunk]) -> None:
         """Pass chunks on."""

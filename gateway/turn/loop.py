@@ -7,7 +7,7 @@ execution the Courier's, failover the pool's, the client's wire the sink's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -15,7 +15,8 @@ import msgspec
 from gateway.backends.backend import ModelCall
 from gateway.chat.answer import Answer
 from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
-from gateway.chat.codecs.chat_answer import changed_answer, named_answer
+from gateway.chat.chunk import Chunk
+from gateway.chat.codecs.chat_answer import changed_answer, named_answer, whole_answer
 from gateway.chat.codecs.chat_completions import encode_call
 from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
@@ -24,13 +25,15 @@ from gateway.errors import ToolFailed, UpstreamTimeout
 from gateway.ids import new_call_id
 from gateway.routing.text import estimate_tokens
 from gateway.tools.courier import Courier, Outcome
+from gateway.tools.ledger import EffectPlace
 from gateway.tools.salvage import replayable
 from gateway.tools.spec import ToolContext
 from gateway.turn.context import Turn
-from gateway.turn.journal import Journal
+from gateway.turn.continuity import Continuity
+from gateway.turn.joining import Joining, RecordedRound
 from gateway.turn.limits import ToolLimits
 from gateway.turn.state import State
-from gateway.turn.stream import Sink, StreamedRound, StreamState
+from gateway.turn.stream import Sink, StreamedRound, StreamState, whole_chunk
 
 _NO_TOOLS = b'"none"'
 _AUTO = b'"auto"'
@@ -61,13 +64,15 @@ class TurnLoop:
 
     Args:
         courier: runs registry tools.
-        journal: where answers are committed before their writing calls.
+        joining: keeps what another attempt at the turn needs.
+        continuity: keeps the rounds that the client does not see.
         clock: for deadlines and durations.
     """
 
-    def __init__(self, courier: Courier, journal: Journal, clock: Clock) -> None:
+    def __init__(self, courier: Courier, joining: Joining, continuity: Continuity, clock: Clock) -> None:
         self._courier = courier
-        self._journal = journal
+        self._joining = joining
+        self._continuity = continuity
         self._clock = clock
 
     async def run(self, turn: Turn, sink: Sink | None = None) -> TurnResult:
@@ -93,22 +98,29 @@ class TurnLoop:
         limits: ToolLimits | None = None
         state = StreamState()
         said: list[str] = []
+        results: tuple[Message, ...] = ()
         enough: str | None = None
         while True:
             turn.step(State.PLANNING)
-            call = self._call(turn, messages, final=enough is not None)
-            if sink is None:
-                done = await self._ask(turn, call)
+            recorded = _recorded(turn)
+            if recorded is not None:
+                done = await self._again(turn, recorded, sink, state)
             else:
-                done = await self._stream(turn, call, sink, state)
+                call = self._call(turn, messages, final=enough is not None)
+                done = await (self._ask(turn, call) if sink is None else self._stream(turn, call, sink, state))
+                self._note(turn, done)
             turn.usage += done.usage or _estimate(messages, done.message)
             said.append(done.message.text)
             mine, theirs = _whose(done.message.tool_calls, turn)
-            if not mine or theirs or done.finish_reason in _CUT or enough is not None:
+            results = ()
+            if not mine or done.finish_reason in _CUT or enough is not None:
                 break
             turn.step(State.EXECUTING)
-            outcomes = await self._execute(turn, done.message, mine)
+            outcomes = await self._execute(turn, mine, recorded)
             turn.step(State.OBSERVING)
+            results = tuple(Message("tool", (ToolResult(o.call_id, o.content),)) for o in outcomes)
+            if theirs:
+                break  # ours are done; the turn goes on with the request that brings the client's results
             limits = limits or ToolLimits(turn.max_rounds)
             enough = limits.round_ended(
                 (call.name, call.arguments, outcome.ok, outcome.content)
@@ -116,7 +128,6 @@ class TurnLoop:
             )
             if enough is not None:
                 turn.step(State.REFLECTING, enough)
-            results = tuple(Message("tool", (ToolResult(o.call_id, o.content),)) for o in outcomes)
             messages = (*messages, _replayable(done.message), *results)
         stopped = enough is not None and bool(mine)
         if stopped:
@@ -126,11 +137,60 @@ class TurnLoop:
                 await sink.add(notice)
         reason = "length" if stopped else _reason(done.finish_reason, turn, theirs=bool(theirs))
         result = await self._result(turn, done, said, theirs, reason, plain=sink is None)
+        hidden = hidden_rounds(messages[len(turn.messages) :], done.message, result.message, results)
+        joinable = turn.joinable
+        at_once = bool(theirs) or (joinable is not None and joinable.begun)
+        if hidden and at_once:
+            # Of a mixed turn the client's next request depends on them, and comes at once.
+            await self._continuity.keep(
+                turn.principal.owner, turn.session, turn.request.messages, result.message, hidden
+            )
+            turn.record.emit("hidden.kept", messages=len(hidden))
+        await self.commit(turn, result, turn.usage)
         if sink is not None:
             # With registry tools offered, the end of a round was held back; without, it went out as it came.
             await sink.finish(None if 0 in state.finished else result.finish_reason, turn.usage)
+        if hidden and not at_once:
+            self._continuity.keep_soon(
+                turn.principal.owner, turn.session, turn.request.messages, result.message, hidden
+            )
+            turn.record.emit("hidden.kept", messages=len(hidden))
         turn.step(State.TERMINATED, result.finish_reason or "")
         return result
+
+    async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
+        """Keep the answer for whoever repeats the turn, before its last byte is sent; nothing where nobody would.
+
+        Raises:
+            StoreUnavailable: it could not be kept, or the turn is somebody else's by now.
+        """
+        joinable = turn.joinable
+        if joinable is None or not joinable.begun:
+            return
+        body = result.body or whole_answer(
+            turn.answer_id,
+            turn.created,
+            turn.shown_model,
+            message=result.message,
+            finish_reason=result.finish_reason,
+            usage=usage,
+        )
+        await self._joining.answered(joinable, body, turn.told())
+
+    async def _again(self, turn: Turn, recorded: RecordedRound, sink: Sink | None, state: StreamState) -> Round:
+        """A round that an earlier attempt has been through: its client sees it, its model is not asked."""
+        turn.record.emit("round.recorded", round=turn.machine.rounds, finish_reason=recorded.finish_reason)
+        if sink is None:
+            return Round(recorded.message, recorded.finish_reason, recorded.usage, None)
+        view = StreamedRound(state, turn.client_tools, guarded=True, new_id=new_call_id)
+        if visible := view.feed([whole_chunk(recorded.message, recorded.finish_reason)]):
+            await sink.relay(visible)
+        return Round(recorded.message, recorded.finish_reason, recorded.usage)
+
+    def _note(self, turn: Turn, done: Round) -> None:
+        if turn.joinable is not None:
+            recorded = RecordedRound(done.message, done.finish_reason, done.usage)
+            self._joining.note_answer(turn.joinable, turn.machine.rounds, recorded, turn.record.trace_id)
 
     def _call(self, turn: Turn, messages: tuple[Message, ...], *, final: bool) -> ModelCall:
         fields: Mapping[str, msgspec.Raw] = turn.fields
@@ -161,7 +221,11 @@ class TurnLoop:
             turn.upstream_s += self._clock.monotonic() - started
         turn.backend, turn.answered_by = got.backend, got.model
         answer = got.answer
-        done = Round(answer.message, answer.finish_reason, answer.usage, answer)
+        message = answer.message
+        if turn.offered and turn.client_tools and message.tool_calls:
+            ids = [call.id for call in message.tool_calls]
+            message = _renamed(message, await self._taken(turn, ids))
+        done = Round(message, answer.finish_reason, answer.usage, answer)
         self._answered(turn, done, started, None, got.attempt)
         return done
 
@@ -184,11 +248,13 @@ class TurnLoop:
                     waited += arrived - asked
                     if batch.attempt != attempt:
                         if attempt:  # the one before failed unseen: what it said is as if it had never been
-                            view = self._view(turn, state)
+                            view = self._view(turn, state, view.taken)
                         first = arrived - started
                         attempt, turn.backend, turn.answered_by = batch.attempt, batch.backend, batch.model
                         if turn.first_token_s is None:
                             turn.first_token_s = first
+                    if turn.offered and turn.client_tools and (ids := _call_ids(batch.chunks)):
+                        view.taken |= await self._taken(turn, ids)
                     if visible := view.feed(batch.chunks):
                         sent = True
                         await sink.relay(visible)
@@ -204,8 +270,15 @@ class TurnLoop:
         self._answered(turn, done, started, first, attempt)
         return done
 
-    def _view(self, turn: Turn, state: StreamState) -> StreamedRound:
-        return StreamedRound(state, turn.client_tools, guarded=bool(turn.offered), new_id=new_call_id)
+    async def _taken(self, turn: Turn, ids: Collection[str]) -> set[str]:
+        """Which of a round's call ids name another call of this owner's: hidden rounds are found by them."""
+        here = {call.id for message in turn.request.messages for call in message.tool_calls}
+        return {*here.intersection(ids), *await self._continuity.taken(turn.principal.owner, ids)}
+
+    def _view(self, turn: Turn, state: StreamState, taken: Collection[str] = ()) -> StreamedRound:
+        view = StreamedRound(state, turn.client_tools, guarded=bool(turn.offered), new_id=new_call_id)
+        view.taken.update(taken)
+        return view
 
     def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None, attempt: int) -> None:
         usage = done.usage
@@ -224,14 +297,19 @@ class TurnLoop:
             first_token_s=first_token_s,
         )
 
-    async def _execute(self, turn: Turn, message: Message, calls: tuple[ToolCall, ...]) -> tuple[Outcome, ...]:
+    async def _execute(
+        self, turn: Turn, calls: tuple[ToolCall, ...], recorded: RecordedRound | None
+    ) -> tuple[Outcome, ...]:
         number = turn.machine.rounds
-        if any(spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None):
-            await self._journal.record_answer(
-                trace_id=turn.record.trace_id, owner=turn.principal.owner, round_number=number, message=message
-            )
+        joinable = turn.joinable
+        if joinable is not None and any(
+            spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None
+        ):
+            await self._joining.before_writes(joinable)
             turn.record.emit("journal.written", round=number)
         positions = {call.id: index for index, call in enumerate(calls)}
+        known = recorded.outcomes if recorded is not None else {}
+        left = tuple(call for call in calls if positions[call.id] not in known)
 
         def context_for(call: ToolCall) -> ToolContext:
             return ToolContext(
@@ -240,24 +318,34 @@ class TurnLoop:
                 team=turn.principal.team,
                 session=turn.session,
                 trace_id=turn.record.trace_id,
-                idempotency_key=f"{turn.record.trace_id}.{number}.{positions[call.id]}",
+                idempotency_key=f"{turn.turn_id}.{number}.{positions[call.id]}",
+                headers=_handed(turn, call) if turn.headers else {},
             )
+
+        def place_for(call: ToolCall) -> EffectPlace:
+            owner, trace_id = turn.principal.owner, turn.record.trace_id
+            return EffectPlace(owner, turn.turn_id, trace_id, number, positions[call.id])
 
         started = self._clock.monotonic()
         try:
-            outcomes = await self._courier.execute(
-                calls,
+            made = await self._courier.execute(
+                left,
                 turn.offered,
                 context_for,
                 turn.record,
                 parallel=turn.parallel,
                 registry=turn.snapshot.tools,
+                place_for=place_for,
             )
         finally:
             turn.tool_s += self._clock.monotonic() - started
+        fresh = iter(made)
+        outcomes = tuple(known[positions[call.id]] if positions[call.id] in known else next(fresh) for call in calls)
         fatal = next((outcome.fatal for outcome in outcomes if outcome.fatal is not None), None)
         if fatal is not None:
             raise ToolFailed(fatal)
+        if joinable is not None and not known:
+            self._joining.note_outcomes(joinable, number, outcomes, turn.record.trace_id)
         return outcomes
 
     async def _result(
@@ -283,8 +371,18 @@ class TurnLoop:
                 turn.record.emit("hook.changed", hook="on_answer")
         if not plain:
             return TurnResult(hooked, reason)
-        assert done.answer is not None
-        unchanged = turn.machine.rounds == 1 and hooked is done.message and reason == done.answer.said_finish
+        if done.answer is None:
+            body = whole_answer(
+                turn.answer_id,
+                turn.created,
+                turn.shown_model,
+                message=hooked,
+                finish_reason=reason,
+                usage=turn.usage,
+            )
+            return TurnResult(hooked, reason, body)
+        # Its own message, or one in which a call has got another id.
+        unchanged = turn.machine.rounds == 1 and hooked is done.answer.message and reason == done.answer.said_finish
         if unchanged and done.usage is not None:
             named = named_answer(done.answer.body, turn.answer_id, turn.created, turn.shown_model)
             return TurnResult(message, reason, named)
@@ -300,12 +398,74 @@ class TurnLoop:
         return TurnResult(hooked, reason, body)
 
 
+def _recorded(turn: Turn) -> RecordedRound | None:
+    return turn.joinable.recorded.get(turn.machine.rounds) if turn.joinable is not None else None
+
+
 def _replayable(message: Message) -> Message:
     """The message as strict upstreams take it back: arguments that are JSON, whatever the model wrote."""
+    blocks = tuple(_with_arguments(b) if isinstance(b, ToolCall) else b for b in message.blocks)
+    return Message(message.role, blocks, message.name)
+
+
+def _with_arguments(call: ToolCall) -> ToolCall:
+    # A custom tool's input is free text.
+    return call if call.custom else ToolCall(call.id, call.name, replayable(call.arguments))
+
+
+def _handed(turn: Turn, call: ToolCall) -> Mapping[str, str]:
+    """The client's headers that this tool is configured to get, and no other."""
+    spec = turn.offered.get(call.name)
+    names = spec.forward_headers if spec is not None else ()
+    return {name: turn.headers[name] for name in names if name in turn.headers}
+
+
+def hidden_rounds(
+    rounds: tuple[Message, ...], last: Message, visible: Message, results: tuple[Message, ...]
+) -> tuple[Message, ...]:
+    """What stands behind the visible message; nothing, where it stands for itself.
+
+    Args:
+        rounds: the calls and results before the last answer.
+        last: the last answer as the model gave it.
+        visible: the message the client gets.
+        results: the results of registry calls in the last answer.
+    """
+    if not rounds and not results:
+        return ()
+    said = "".join([message.text for message in rounds if message.role == "assistant"])
+    text = visible.text
+    if text.startswith(said):
+        text = text[len(said) :]
+    else:  # a hook has changed what was said: it is said once, at the end
+        rounds = tuple(Message(m.role, tuple(b for b in m.blocks if not isinstance(b, Text)), m.name) for m in rounds)
+    calls = last.tool_calls if results else visible.tool_calls
+    rest = tuple(b for b in visible.blocks if not isinstance(b, (Text, ToolCall)))
+    end = _replayable(Message("assistant", (*rest, *((Text(text),) if text else ()), *calls)))
+    return (*rounds, end, *results)
+
+
+def _renamed(message: Message, taken: Collection[str]) -> Message:
+    """The message with new ids for calls whose ids are taken."""
+    if not taken:
+        return message
     blocks = tuple(
-        ToolCall(b.id, b.name, replayable(b.arguments)) if isinstance(b, ToolCall) else b for b in message.blocks
+        ToolCall(new_call_id(), b.name, b.arguments, b.custom) if isinstance(b, ToolCall) and b.id in taken else b
+        for b in message.blocks
     )
     return Message(message.role, blocks, message.name)
+
+
+def _call_ids(chunks: Sequence[Chunk]) -> list[str]:
+    """Ids of calls that these chunks begin."""
+    return [
+        call.id
+        for chunk in chunks
+        for choice in chunk.choices
+        if choice.delta is not None and choice.delta.tool_calls
+        for call in choice.delta.tool_calls
+        if call.id
+    ]
 
 
 def _whose(calls: tuple[ToolCall, ...], turn: Turn) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:

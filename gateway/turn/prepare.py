@@ -5,11 +5,12 @@ Knows the order of these steps. Does not know HTTP; `Wishes` is what headers sai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
+from gateway.chat.blocks import Message
 from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest
@@ -24,7 +25,9 @@ from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
 from gateway.tools.spec import ToolSpec
+from gateway.tools.untrusted import OPERATOR_TEXT
 from gateway.turn.context import Turn
+from gateway.turn.continuity import Continuity
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.sticky import places
 
@@ -41,6 +44,9 @@ class Wishes:
         tools: registry tools the offer is narrowed to, or None.
         deadline_s: seconds the client is willing to wait, or None.
         fallbacks: whether other models may stand in for the chosen one.
+        key: the `Idempotency-Key`, or None.
+        retried: whether the SDK says that it asks again.
+        headers: the request's headers that some tool is handed, lower case.
     """
 
     tags: frozenset[str] = frozenset()
@@ -48,6 +54,9 @@ class Wishes:
     tools: frozenset[str] | None = None
     deadline_s: float | None = None
     fallbacks: bool = True
+    key: str | None = None
+    retried: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:
@@ -110,6 +119,7 @@ async def prepare(
     snapshot: Snapshot,
     record: Recorder,
     clock: Clock,
+    continuity: Continuity,
     kept: KeptRoutes | None = None,
 ) -> Turn:
     """Make the turn.
@@ -117,6 +127,7 @@ async def prepare(
     Raises:
         InvalidRequest: the request contradicts itself.
         NoSuchModel: the name is unknown to this caller.
+        StoreUnavailable: the thread's hidden rounds cannot be read.
     """
     if request.n > 1 and snapshot.hooks.on_answer:
         raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
@@ -151,8 +162,14 @@ async def prepare(
     if request.n > 1:
         fields["n"] = msgspec.Raw(_encode(request.n))
     messages = request.messages
+    if snapshot.tools.specs:
+        messages = await continuity.restored(principal.owner, wishes.session, messages)
+        if messages is not request.messages:
+            record.emit("hidden.restored", messages=len(messages) - len(request.messages))
     if route is not None and route.system:
         messages = with_system_text(messages, route.system)
+    if offered:
+        messages = with_system_text(messages, OPERATOR_TEXT)
     limit_s = snapshot.config.server.turn_timeout_s
     if wishes.deadline_s is not None:
         limit_s = min(limit_s, wishes.deadline_s)
@@ -168,7 +185,7 @@ async def prepare(
         shown_model=request.model if explicit else decision.model,
         messages=messages,
         fields=fields,
-        offered=offered,
+        offered={**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])},
         tools_wire=b"[" + b",".join(tools) + b"]" if tools else None,
         choice=choice,
         parallel=request.parallel_tool_calls is not False,
@@ -177,16 +194,19 @@ async def prepare(
         session=wishes.session,
         answer_id=f"chatcmpl-{record.trace_id}",
         created=int(clock.now()),
-        cache=_cache(request, snapshot.config.models[meant.model], route) if not tools else None,
+        cache=_cache(request, messages, snapshot.config.models[meant.model], route) if not tools else None,
+        headers=wishes.headers,
     )
 
 
-def _cache(request: ChatRequest, model: ModelConfig, route: RouteConfig | None) -> CacheConfig | None:
+def _cache(
+    request: ChatRequest, messages: Sequence[Message], model: ModelConfig, route: RouteConfig | None
+) -> CacheConfig | None:
     """How an answer may be kept: the route says, else the model. Never where tools play a part, now or earlier."""
     cache = route.cache if route is not None and route.cache is not None else model.cache
     if cache is None or not cache.ttl_s:
         return None
-    used = any(message.role == "tool" or message.tool_calls for message in request.messages)
+    used = any(message.role == "tool" or message.tool_calls for message in messages)
     return None if used or request.functions else cache
 
 

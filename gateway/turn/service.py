@@ -9,20 +9,29 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from gateway.chat.codecs.chat_completions import encode_message
+from gateway.chat.normalise import read_answer
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
-from gateway.errors import GatewayError, HookFailed
+from gateway.errors import GatewayError, HookFailed, UpstreamUnavailable
+from gateway.ids import new_call_id
 from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
 from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
+from gateway.turn.continuity import Continuity
+from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.snapshot import Snapshot
+from gateway.turn.state import State
 from gateway.turn.stream import Sink
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 Begun = Callable[[Turn], Sink | None]
 
@@ -34,6 +43,8 @@ class Turns:
         versions: where the active version is.
         loop: drives a turn.
         clock: time.
+        continuity: keeps the rounds that clients do not see.
+        joining: finds the turn that a request repeats.
         subscribers: get every finished trace.
         live: get every event at once.
         status_of: the HTTP status and code an error will be answered with, for the summary.
@@ -42,6 +53,8 @@ class Turns:
 
     Attributes:
         running: turns under way by trace id.
+        continuity: as given.
+        joining: as given.
     """
 
     def __init__(
@@ -49,6 +62,8 @@ class Turns:
         versions: Versioned[Snapshot],
         loop: TurnLoop,
         clock: Clock,
+        continuity: Continuity,
+        joining: Joining,
         subscribers: Sequence[Subscriber],
         live: tuple[LiveSubscriber, ...],
         status_of: Callable[[GatewayError], tuple[int, str | None]],
@@ -61,14 +76,25 @@ class Turns:
         self._answers = answers
         self._kept = kept
         self._clock = clock
+        self.continuity = continuity
+        self.joining = joining
         self._subscribers = tuple(subscribers)
         self._live = live
         self._status_of = status_of
 
     async def answer(
-        self, trace_id: str, principal: Principal, request: ChatRequest, wishes: Wishes, endpoint: str, begun: Begun
+        self,
+        trace_id: str,
+        principal: Principal,
+        request: ChatRequest,
+        wishes: Wishes,
+        endpoint: str,
+        begun: Begun,
+        body: bytes,
     ) -> TurnResult:
-        """Run one turn. `begun` is called once it is prepared and says where a streamed answer goes.
+        """Run one turn, or join the one that this request repeats.
+
+        `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came.
 
         Raises:
             GatewayError: the turn failed or was refused.
@@ -94,12 +120,15 @@ class Turns:
                         if changed is not request:
                             record.emit("hook.changed", hook="on_request")
                             request = changed
-                    turn = await prepare(request, principal, wishes, snapshot, record, self._clock, self._kept)
+                    turn = await prepare(
+                        request, principal, wishes, snapshot, record, self._clock, self.continuity, self._kept
+                    )
             except TimeoutError as error:
                 raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
             self.running[trace_id] = turn
-            runner = self._loop if turn.cache is None else self._answers
-            result = await runner.run(turn, begun(turn))
+            sink = begun(turn)
+            joins = wishes.key is not None or wishes.retried or any(spec.writes for spec in turn.offered.values())
+            result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
         except asyncio.CancelledError:
             record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))
             raise
@@ -120,6 +149,41 @@ class Turns:
             self._versions.release(lease)
             self._tell(record)
         return result
+
+    async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
+        """The turn's answer: one that was kept for equal questions, or the loop's."""
+        runner = self._loop if turn.cache is None else self._answers
+        return await runner.run(turn, sink)
+
+    async def _joined(self, turn: Turn, wishes: Wishes, sink: Sink | None, body: bytes) -> TurnResult:
+        """The turn's answer, this attempt's or another's."""
+        asked = Asked(turn.principal.owner, _decisive(body, turn, wishes), wishes.key, wishes.retried)
+        idempotency = turn.snapshot.config.idempotency
+        while True:
+            found = await self.joining.enter(asked, turn.record.trace_id, idempotency, turn.deadline)
+            turn.joined(found.turn_id)
+            if isinstance(found, Replay):
+                turn.record.emit("turn.joined", turn=found.turn_id, how="replayed")
+                if asked.key is None:
+                    # Once it is delivered, the same words are a turn of their own.
+                    turn.joinable = Joinable(found.turn_id, asked, asked.digest(), "", begun=True, ended=True)
+                return _replayed(turn, found)
+            if found.recorded:
+                turn.record.emit("turn.joined", turn=found.turn_id, how="resumed", rounds=len(found.recorded))
+            turn.joinable = found
+            status = 499
+            try:
+                return await self._run(turn, sink)
+            except JoinElsewhere as error:
+                if sink is not None and sink.started:
+                    # What was said cannot be unsaid; asked once more, the client gets the other attempt's answer.
+                    raise UpstreamUnavailable("This turn is being answered already; ask again.") from error
+                turn.begin_again()
+            except GatewayError as error:
+                status, _ = self._status_of(error)
+                raise
+            finally:
+                self.joining.leave(found, status)
 
     def refuse(self, trace_id: str, principal: Principal | None, endpoint: str, error: GatewayError) -> None:
         """Record a request that never became a turn."""
@@ -171,3 +235,26 @@ class Turns:
     def _tell(self, record: Recorder) -> None:
         for subscriber in self._subscribers:
             subscriber.finished(record)
+
+
+def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:
+    """Everything that makes two requests the same one; the order of JSON keys and spaces do not."""
+    tags = ",".join(sorted(wishes.tags))
+    tools = "-" if wishes.tools is None else ",".join(sorted(wishes.tools))
+    # What tools are handed decides as much as the body does: another tenant's answer is no answer.
+    handed = "".join(f"\0{name}:{value}" for name, value in sorted(wishes.headers.items()))
+    asked = _canonical(msgspec.json.decode(body))
+    alone = "" if wishes.fallbacks else "\0no fallbacks"
+    return b"\0".join([asked, f"{turn.session or ''}\0{tags}\0{tools}{handed}{alone}".encode()])
+
+
+def _replayed(turn: Turn, found: Replay) -> TurnResult:
+    """An answer that was given before, as this turn's result; what it cost was paid then."""
+    answer = read_answer(found.body, new_call_id)
+    told = found.meta or {}
+    turn.replayed = told
+    turn.created = told.get("created", turn.created)
+    turn.shown_model = told.get("shown_model", turn.shown_model)
+    turn.step(State.TERMINATED, "replayed")
+    turn.replayed_usage = answer.usage
+    return TurnResult(answer.message, answer.finish_reason, found.body)

@@ -23,6 +23,11 @@ _encode = msgspec.json.Encoder().encode
 class Sink(Protocol):
     """Where a streamed answer goes: one implementation per API."""
 
+    @property
+    def started(self) -> bool:
+        """Whether the client has seen anything of it."""
+        ...
+
     async def relay(self, chunks: Sequence[Chunk]) -> None:
         """Send chunks that are visible, in order."""
         ...
@@ -72,9 +77,13 @@ class StreamedRound:
         client_tools: names whose calls go to the client.
         guarded: whether registry tools are offered: then calls and ends are held back until it is clear whose they are.
         new_id: makes a call id.
+
+    Attributes:
+        taken: ids that name another call already, to be filled before the chunk that brings one is fed.
+        usage: what the upstream said of it, once it has.
     """
 
-    __slots__ = ("_assemblies", "_client_tools", "_guarded", "_new_id", "_positions", "_state", "usage")
+    __slots__ = ("_assemblies", "_client_tools", "_guarded", "_new_id", "_positions", "_state", "taken", "usage")
 
     def __init__(
         self, state: StreamState, client_tools: frozenset[str], *, guarded: bool, new_id: Callable[[], str]
@@ -83,7 +92,8 @@ class StreamedRound:
         self._client_tools = client_tools
         self._guarded = guarded
         self._new_id = new_id
-        self._assemblies: dict[int, Assembly] = {0: Assembly(new_id)}
+        self.taken: set[str] = set()
+        self._assemblies: dict[int, Assembly] = {0: Assembly(new_id, self.taken)}
         self._positions: dict[int, int] = {}
         self.usage: Usage | None = None
 
@@ -141,7 +151,7 @@ class StreamedRound:
             delta = choice.delta or Delta()
             source = sources[position]
             out = dict(source.get("delta") or {})
-            assembly = self._assemblies.setdefault(index, Assembly(self._new_id))
+            assembly = self._assemblies.setdefault(index, Assembly(self._new_id, self.taken))
             pieces = assembly.add(delta, choice.finish_reason)
             if index in self._state.roles:
                 unchanged = out.pop("role", None) is None and unchanged
@@ -193,6 +203,17 @@ class StreamedRound:
             position = self._positions[piece.position]
             shown.append(encode_piece(msgspec.structs.replace(piece, position=position)))
         return shown
+
+
+def whole_chunk(message: Message, reason: str | None) -> Chunk:
+    """A whole message as one chunk, as an upstream might have sent it."""
+    delta: dict[str, Any] = {"role": "assistant", "content": message.text or None}
+    if calls := message.tool_calls:
+        delta["tool_calls"] = [
+            encode_piece(CallPiece(position, True, call.id, call.name, call.arguments, call.custom))
+            for position, call in enumerate(calls)
+        ]
+    return _made([_Kept(0, delta, None, reason)])
 
 
 def _says_something(delta: dict[str, Any]) -> bool:

@@ -77,7 +77,8 @@ REFUSED: list[tuple[dict[str, str], type[GatewayError], str | None]] = [
     ({"x_gateway_deadline_ms": "²"}, InvalidRequest, "x-gateway-deadline-ms"),
     ({"x_gateway_deadline_ms": "9" * 5000}, InvalidRequest, "x-gateway-deadline-ms"),
     ({"x_gateway_fallbacks": "all"}, InvalidRequest, "x-gateway-fallbacks"),
-    ({"idempotency_key": "k"}, InvalidRequest, "Idempotency-Key"),
+    ({"idempotency_key": "k" * 256}, InvalidRequest, "Idempotency-Key"),
+    ({"idempotency_key": ""}, InvalidRequest, "Idempotency-Key"),
     ({"x_gateway_events": "tools"}, InvalidRequest, "x-gateway-events"),
 ]
 

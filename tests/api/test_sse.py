@@ -35,7 +35,7 @@ class Client:
 def opened(client: Client, *, include_usage: bool = False, silence_s: float = 15) -> ChatStream:
     writer = StreamWriter("chatcmpl-1", 1, "m", with_usage=include_usage)
     headers = [(b"x-gateway-backend", b"b1")]
-    return ChatStream(client.send, writer, lambda: headers, include_usage=include_usage, silence_s=silence_s)
+    return ChatStream(client.send, lambda: writer, lambda: headers, include_usage=include_usage, silence_s=silence_s)
 
 
 async def test_response_starts_with_the_first_chunk_and_its_headers() -> None:

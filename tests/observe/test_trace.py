@@ -31,7 +31,6 @@ class SlowTraces(MemoryTraces):
         self.go.set()
         self.batches: list[int] = []
         self.away = False
-        self.pruned: list[tuple[float, int]] = []
 
     async def add(self, rows: Sequence[TraceRow]) -> None:
         await self.go.wait()
@@ -39,10 +38,6 @@ class SlowTraces(MemoryTraces):
             raise StoreUnavailable("the database cannot be read or written")
         self.batches.append(len(rows))
         await super().add(rows)
-
-    async def prune(self, *, before: float, max_bytes: int) -> int:
-        self.pruned.append((before, max_bytes))
-        return await super().prune(before=before, max_bytes=max_bytes)
 
 
 class SlowStore(MemoryStore):
@@ -197,25 +192,6 @@ async def test_settings_of_another_generation_hold_from_then_on() -> None:
     row = await store.traces.get("a" * 32, "app")
     assert row is not None
     assert b"diagnosis" not in row.events
-
-
-async def test_old_traces_and_journal_entries_go_now_and_then() -> None:
-    store = SlowStore()
-    clock = HandClock(1_000_000_000)
-    traces = TraceWriter(store, TracesConfig(keep_days=1, max_mb=2), clock)
-    await traces.open()
-    for at in (0, 10, 4000):
-        clock.at = 1_000_000_000 + at
-        traces.finished(turn(named(at)))
-        await traces.flush()
-        # Pruning follows the writing, in the same task.
-        for _ in range(5):
-            await asyncio.sleep(0)
-    assert store.slow.pruned == [
-        (1_000_000_000 - 86_400, 2 * 1024 * 1024),
-        (1_000_004_000 - 86_400, 2 * 1024 * 1024),
-    ]
-    await traces.close()
 
 
 @pytest.mark.bench

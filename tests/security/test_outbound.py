@@ -13,15 +13,9 @@ import pytest
 from yarl import URL
 
 from gateway.config.models import OutboundConfig
-from gateway.security.outbound import (
-    MAX_REDIRECTS,
-    Fetched,
-    OutboundFailed,
-    OutboundGuard,
-    OutboundRefused,
-    _Gate,
-    _Inflate,
-)
+from gateway.security.inflate import Inflate
+from gateway.security.outbound import MAX_REDIRECTS, Fetched, OutboundFailed, OutboundGuard, OutboundRefused
+from gateway.security.outbound_gate import Gate
 
 Answer = bytes | Callable[[str, dict[str, str]], bytes]
 
@@ -327,12 +321,12 @@ async def test_b083_a_small_body_that_grows_is_refused_at_the_limit(server: Serv
 
 @pytest.mark.parametrize("wrap", [gzip.compress, zlib.compress])
 def test_b083_no_more_is_decompressed_than_may_be_kept(wrap: Any) -> None:
-    inflate = _Inflate("gzip" if wrap is gzip.compress else "deflate")
+    inflate = Inflate("gzip" if wrap is gzip.compress else "deflate")
     assert len(inflate.feed(wrap(b"\0" * 64_000_000), 1001)) == 1001
 
 
 def test_b031_no_socket_is_made_for_an_address_that_was_not_judged() -> None:
-    gate = _Gate(guard("10.0.0.0/8"), names())
+    gate = Gate(guard("10.0.0.0/8").allows, names())
     info = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 80))
     with pytest.raises(OSError, match="not allowed"):
         gate.make_socket(info)

@@ -76,6 +76,9 @@ class RecordingProvider:
     async def check(self) -> tuple[Problem, ...]:
         return ()
 
+    async def probe(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> tuple[bool, Any]:
+        raise NotImplementedError
+
     async def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> Any:
         self.calls.append((name, arguments))
         answer = self._answers.get(name)

@@ -210,6 +210,27 @@ async def test_a_reading_tool_is_asked_again_after_a_broken_connection_and_not_o
     assert [name for name, _ in provider.calls].count("gone") == 3
 
 
+@pytest.mark.parametrize(
+    ("raised", "uncertain"),
+    [
+        (ConnectionResetError("reset"), True),
+        (TimeoutError(), True),
+        (BrokenPipeError("gone"), True),
+        (ConnectionRefusedError("closed"), False),
+        (ValueError("no"), False),
+    ],
+)
+async def test_a_writing_tool_whose_connection_broke_is_uncertain_and_is_not_asked_again_B041(
+    raised: Exception, uncertain: bool
+) -> None:
+    provider = recording({"pay": [raised, "never"]}, writes=True)
+    async with open_workshop([provider]) as workshop:
+        outcome = await workshop.call("pay")
+        assert ("whether it took effect is not known" in error(outcome)) is uncertain
+        assert workshop.events("tool.finished")[0].get("uncertain", False) is uncertain
+    assert len(provider.calls) == 1
+
+
 async def test_retries_end_with_the_timeout() -> None:
     provider = recording({"gone": ConnectionError("gone")}, retries=10, timeout_s=0.4)
     async with open_workshop([provider]) as workshop:

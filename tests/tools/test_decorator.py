@@ -30,10 +30,7 @@ async def problems(folder: Path, source: str) -> list[str]:
         "result_fields=['a']",
         "cache_ttl_s=60",
         "shared_cache=True",
-        "idempotency_key=('a',)",
-        "idempotency_key=lambda arguments: 'x'",
         "compensate='undo'",
-        "probe='look'",
         "price=0.1",
     ],
 )

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,3 +105,58 @@ def test_no_descriptor_stays_open(root: Path) -> None:
         except OutsideJail:
             continue
     assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("swapped", ["inside.txt", "a"])
+def test_b033_a_link_that_is_put_in_between_check_and_opening_leads_nowhere(
+    root: Path, swapped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.stat
+    outside = root.parent / "R-evil"
+    (outside / "deep").mkdir()
+    (outside / "deep" / "file.txt").write_text("evil")
+
+    def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        found = look(path, *args, **kwargs)
+        if path == swapped and not (root / swapped).is_symlink():
+            (root / swapped).rename(root / "aside")
+            (root / swapped).symlink_to(outside / "x" if swapped == "inside.txt" else outside)
+        return found
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(OutsideJail):
+        Jail(root).read("inside.txt" if swapped == "inside.txt" else "a/deep/file.txt", 10)
+    assert (root / swapped).is_symlink(), "nothing was swapped, and nothing proved"
+
+
+def test_b033_a_file_that_becomes_a_link_and_back_is_read_from_inside_or_not_at_all(root: Path) -> None:
+    ready, over = threading.Event(), threading.Event()
+
+    def swap() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            beside = root / f"beside{number % 2}"
+            beside.unlink(missing_ok=True)
+            if number % 2:
+                beside.symlink_to(root.parent / "R-evil" / "x")
+            else:
+                beside.write_text("inside")
+            beside.replace(root / "inside.txt")
+            ready.set()
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        assert ready.wait(20)
+        seen = set()
+        for _ in range(2000):
+            try:
+                seen.add(Jail(root).read("inside.txt", 10)[0])
+            except OutsideJail:
+                seen.add(b"refused")
+    finally:
+        over.set()
+        swapping.join()
+    assert b"evil" not in seen
+    assert seen <= {b"inside", b"refused", b""}

@@ -14,7 +14,7 @@ from gateway.backends.pool import Pool
 from gateway.backends.watched import WatchedBackend
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.clock import Clock, SystemClock
-from gateway.config.models import BackendConfig, GatewayConfig, RouteConfig
+from gateway.config.models import BackendConfig, GatewayConfig, IdempotencyConfig, RouteConfig
 from gateway.config.names import ModelNames
 from gateway.config.versions import Version, Versioned
 from gateway.observe.events import Recorder
@@ -23,16 +23,20 @@ from gateway.routing.facts import Facts
 from gateway.security.keys import KeyRing
 from gateway.security.principal import Principal
 from gateway.store.answers import MemoryAnswers
+from gateway.store.memory import MemoryStore
 from gateway.tools.courier import Courier
+from gateway.tools.ledger import Ledger
 from gateway.tools.registry import Registry
 from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
+from gateway.turn.continuity import Continuity
 from gateway.turn.hooks import Hook, Hooks
+from gateway.turn.joining import Asked, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
-from tests.fakes import MemoryJournal, RecordingProvider, RecordingSink, ScriptedBackend
+from tests.fakes import KeptJournal, RecordingProvider, RecordingSink, ScriptedBackend
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 
@@ -67,7 +71,9 @@ class Stage:
     snapshot: Snapshot
     loop: TurnLoop
     courier: Courier
-    journal: MemoryJournal
+    continuity: Continuity
+    joining: Joining
+    journal: KeptJournal
     clock: Clock
     principal: Principal
     sink: RecordingSink = field(default_factory=RecordingSink)
@@ -81,12 +87,22 @@ class Stage:
         """Make the turn of a request; `model` and `messages` are given unless named."""
         body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}], **request}
         read = decode_request(json.dumps(body).encode())
-        self.turn = await prepare(read, self.principal, wishes or Wishes(), self.snapshot, self.record, self.clock)
+        self.turn = await prepare(
+            read, self.principal, wishes or Wishes(), self.snapshot, self.record, self.clock, self.continuity
+        )
         return self.turn
 
     async def run(self, *, streamed: bool, **request: Any) -> TurnResult:
         """Prepare and run."""
-        return await self.loop.run(await self.prepare(**request), self.sink if streamed else None)
+        turn = await self.prepare(**request)
+        asked = Asked(self.principal.owner, b"", None, retried=False)
+        entered = await self.joining.enter(asked, TRACE_ID, IdempotencyConfig(), turn.deadline)
+        assert not isinstance(entered, Replay)
+        turn.joinable = entered
+        try:
+            return await self.loop.run(turn, self.sink if streamed else None)
+        finally:
+            self.joining.leave(entered)
 
     async def answer(self, *, streamed: bool, **request: Any) -> Seen:
         """Run, and what the client saw, the same in both forms."""
@@ -125,7 +141,17 @@ class Stage:
         """The frame around turns, over this stage."""
         versions = Versioned(self.snapshot, _never, _nothing, self.clock)
         answers = AnswerCache(self.loop, MemoryAnswers(self.clock))
-        return Turns(versions, self.loop, self.clock, subscribers, (), lambda error: (400, None), answers)
+        return Turns(
+            versions,
+            self.loop,
+            self.clock,
+            self.continuity,
+            self.joining,
+            subscribers,
+            (),
+            lambda error: (400, None),
+            answers,
+        )
 
 
 @dataclass(frozen=True)
@@ -161,7 +187,7 @@ async def stage(
     route: Mapping[str, Any] | None = None,
     tools: Mapping[str, Any] | None = None,
     hooks: Mapping[str, Sequence[Hook]] | None = None,
-    journal: MemoryJournal | None = None,
+    journal: KeptJournal | None = None,
     principal: Principal | None = None,
     backends: Sequence[ScriptedBackend] = (),
     retries: int = 0,
@@ -196,19 +222,26 @@ async def stage(
         created=1,
         names=ModelNames(config.models, {}),
     )
-    courier = Courier(clock)
-    kept = journal or MemoryJournal()
+    store = MemoryStore()
+    courier = Courier(clock, Ledger(store.effects, clock, "this", lambda _: False))
+    kept = journal or KeptJournal()
+    continuity = Continuity(store.hidden, clock)
+    joining = Joining(store.turns, kept, clock, "this|1|-|process", lambda _: False)
     try:
         yield Stage(
             backend,
             provider,
             snapshot,
-            TurnLoop(courier, kept, clock),
+            TurnLoop(courier, joining, continuity, clock),
             courier,
+            continuity,
+            joining,
             kept,
             clock,
             principal or Principal("key"),
         )
     finally:
+        await continuity.close()
+        await joining.close()
         await courier.close(0)
         await registry.close()

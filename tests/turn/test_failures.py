@@ -19,7 +19,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.tools.spec import ToolFatal
-from tests.fakes import HandClock, MemoryJournal, RecordingProvider, ScriptedBackend, spec
+from tests.fakes import HandClock, KeptJournal, RecordingProvider, ScriptedBackend, spec
 from tests.frames import d, f, tc, u
 from tests.turn.stage import Stage, stage
 
@@ -44,7 +44,7 @@ async def test_fatal_tool_ends_the_turn(streamed: bool) -> None:
 
 @BOTH
 async def test_failing_journal_stops_the_turn_before_the_tool(streamed: bool) -> None:
-    journal = MemoryJournal(StoreUnavailable("The journal cannot be written."))
+    journal = KeptJournal(StoreUnavailable("The journal cannot be written."))
     provider = RecordingProvider([spec("now", writes=True)])
     async with stage(ScriptedBackend(NOW), provider, journal=journal) as on:
         with pytest.raises(StoreUnavailable):

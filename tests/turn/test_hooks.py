@@ -33,7 +33,7 @@ async def answered(on: Stage, sink: Sink | None = None) -> Recorder:
 
     request = decode_request(b'{"model":"auto","messages":[{"role":"user","content":"hi"}]}')
     try:
-        await on.service(Keeps()).answer(TRACE_ID, on.principal, request, Wishes(), "/x", lambda turn: sink)
+        await on.service(Keeps()).answer(TRACE_ID, on.principal, request, Wishes(), "/x", lambda turn: sink, b"")
     finally:
         assert len(finished) == 1
     return finished[0]

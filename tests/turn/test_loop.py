@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.backends.backend import ModelCall
 from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
 from gateway.chat.codecs.chat_completions import encode_message
+from gateway.store.store import JournalEntry
+from gateway.tools.untrusted import OPERATOR_TEXT
 from gateway.turn.state import State
-from tests.fakes import MemoryJournal, RecordingProvider, ScriptedBackend, spec
+from tests.fakes import KeptJournal, RecordingProvider, ScriptedBackend, spec
 from tests.frames import Frame, d, f, tc, u
 from tests.strict_history import history_fault
 from tests.turn.stage import stage
@@ -41,10 +45,10 @@ def client_tool(name: str) -> dict[str, Any]:
 
 
 def sent(call: ModelCall) -> list[dict[str, Any]]:
-    """The messages of a call; a history that a strict server refuses fails."""
+    """The messages of a call without the operator's; a history that a strict server refuses fails."""
     messages = [json.loads(encode_message(message)) for message in call.messages]
     assert history_fault({"messages": messages}) is None
-    return messages
+    return [message for message in messages if message["content"] != OPERATOR_TEXT]
 
 
 @BOTH
@@ -208,12 +212,13 @@ async def test_client_tools_alone_end_the_turn_B026(streamed: bool) -> None:
 
 
 @BOTH
-async def test_mixed_calls_give_the_client_its_own_and_defer_ours(streamed: bool) -> None:
+async def test_mixed_calls_run_ours_and_give_the_client_its_own(streamed: bool) -> None:
     backend = ScriptedBackend(calling(("now", "{}"), ("open_door", "{}"), ("now", "{}")))
     async with stage(backend, tools("now")) as on:
         seen = await on.answer(streamed=streamed, tools=[client_tool("open_door")])
         assert (seen.calls, seen.finish) == ([("open_door", "{}")], "tool_calls")
-        assert (len(backend.calls), on.ran()) == (1, [])
+        assert (len(backend.calls), on.ran()) == (1, [("now", {}), ("now", {})])
+        assert on.events("hidden.kept") == [{"messages": 3}]
 
 
 @BOTH
@@ -262,7 +267,7 @@ async def test_calls_that_were_cut_are_never_run_B022(streamed: bool, finish: st
         async with stage(backend, RecordingProvider([spec("f", parameters=NUMBER, writes=True)])) as on:
             seen = await on.answer(streamed=streamed)
             assert (seen.finish, seen.calls) == (finish, [])
-            assert (on.ran(), on.journal.answers, len(backend.calls)) == ([], [], 1)
+            assert (on.ran(), on.journal.kept, len(backend.calls)) == ([], [], 1)
 
 
 @BOTH
@@ -300,17 +305,19 @@ async def test_history_grows_by_what_was_said_and_done() -> None:
         await on.run(streamed=True)
         result = Message("tool", (ToolResult("c0", '{"ok":true,"result":1}'),))
         asked = tuple(Message("assistant", (Text(said), ToolCall("c0", "now", "{}"))) for said in "ab")
-        assert backend.calls[2].messages[1:] == (asked[0], result, asked[1], result)
-        assert backend.calls[2].messages[0].wire is not None
+        operator, first, *rest = backend.calls[2].messages
+        assert operator.text == OPERATOR_TEXT
+        assert tuple(rest) == (asked[0], result, asked[1], result)
+        assert first.wire is not None
 
 
 @BOTH
 async def test_answer_is_journalled_before_its_writing_call_starts(streamed: bool) -> None:
     order: list[str] = []
 
-    class Journal(MemoryJournal):
-        async def record_answer(self, **named: Any) -> None:
-            await super().record_answer(**named)
+    class Journal(KeptJournal):
+        async def append(self, entries: Sequence[JournalEntry]) -> None:
+            await super().append(entries)
             order.append("journal")
 
     async def write(arguments: Any, context: Any) -> str:
@@ -322,8 +329,10 @@ async def test_answer_is_journalled_before_its_writing_call_starts(streamed: boo
     async with stage(backend, provider, journal=Journal()) as on:
         await on.answer(streamed=streamed)
         assert order == ["journal", "write"]
-        trace_id, owner, number, message = on.journal.answers[0]
-        assert (trace_id, owner, number) == (on.record.trace_id, "key", 2)
+        assert {entry.turn_id for entry in on.journal.kept} == {on.record.trace_id}
+        # What was read before it comes with it, so that another attempt reads the same.
+        assert [(entry.round, entry.kind) for entry in on.journal.kept] == [(1, "answer"), (1, "tool"), (2, "answer")]
+        message = msgspec.convert(on.journal.kept[2].content["message"], Message)
         assert [call.name for call in message.tool_calls] == ["look", "write"]
         assert on.kinds().index("journal.written") < max(
             i for i, kind in enumerate(on.kinds()) if kind == "tool.started"
@@ -335,4 +344,4 @@ async def test_answer_is_journalled_before_its_writing_call_starts(streamed: boo
 async def test_turn_that_only_reads_commits_nothing() -> None:
     async with stage(ScriptedBackend(calling(("now", "{}")), text("x")), tools("now")) as on:
         await on.run(streamed=False)
-        assert on.journal.answers == []
+        assert on.journal.kept == []

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.errors import InvalidRequest, NoSuchModel
 from gateway.security.principal import Principal
+from gateway.tools.untrusted import OPERATOR_TEXT
 from gateway.turn.prepare import Wishes
 from tests.fakes import HandClock, RecordingProvider, ScriptedBackend, spec
 from tests.turn.stage import stage
@@ -27,7 +28,7 @@ async def test_route_s_settings_lie_under_the_client_s() -> None:
     async with stage(ScriptedBackend(), provider(), route=route) as on:
         turn = await on.prepare(temperature=1)
         assert {name: bytes(raw) for name, raw in turn.fields.items()} == {"temperature": b"1", "top_p": b"0.5"}
-        assert (turn.messages[0].role, turn.messages[0].text) == ("system", "be brief")
+        assert (turn.messages[0].role, turn.messages[0].text) == ("system", f"be brief\n\n{OPERATOR_TEXT}")
         assert turn.max_rounds == 7
 
 

@@ -5,15 +5,12 @@ from typing import Any
 
 import pytest
 
-from gateway.chat.blocks import Message, Text, ToolCall
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.observe.events import Recorder
-from gateway.store.memory import MemoryJournal
-from gateway.turn.durable import StoredJournal
 from gateway.turn.prepare import Wishes
 from gateway.turn.service import Turns
-from tests.fakes import HandClock, RecordingSink, ScriptedBackend
+from tests.fakes import RecordingSink, ScriptedBackend
 from tests.frames import d, f, u
 from tests.turn.stage import TRACE_ID, stage
 
@@ -35,7 +32,7 @@ class Traces:
 
 
 async def ask(turns: Turns, principal: Any, **more: Any) -> Any:
-    return await turns.answer(TRACE_ID, principal, REQUEST, Wishes(), "/x", more.get("begun", lambda turn: None))
+    return await turns.answer(TRACE_ID, principal, REQUEST, Wishes(), "/x", more.get("begun", lambda turn: None), b"")
 
 
 async def test_finished_turn_is_told_once_with_what_it_cost() -> None:
@@ -105,19 +102,3 @@ async def test_refused_request_is_told_with_its_owner() -> None:
         turns.refuse(TRACE_ID, None, "/x", NotAllowed("no"))
         assert [trace.owner for trace in traces.all] == ["key", "-"]
         assert traces.last[0] == "request.refused"
-
-
-async def test_journal_keeps_the_answer_as_the_first_entry_of_its_round() -> None:
-    store = MemoryJournal()
-    journal = StoredJournal(store, HandClock(100))
-    message = Message("assistant", (Text("x"), ToolCall("a", "write", "{}")))
-    for number in (1, 2):
-        await journal.record_answer(trace_id=TRACE_ID, owner="key", round_number=number, message=message)
-    entries = await store.of_turn(TRACE_ID, "key")
-    assert [(entry.round, entry.kind, entry.position, entry.created_at) for entry in entries] == [
-        (1, "answer", 0, 100),
-        (2, "answer", 0, 100),
-    ]
-    assert entries[0].content["text"] == "x"
-    assert entries[0].content["tool_calls"][0]["function"]["name"] == "write"
-    assert await store.of_turn(TRACE_ID, "another") == []

@@ -26,6 +26,29 @@ def named_answer(body: bytes, answer_id: str, created: int, model: str) -> bytes
     return _encode(top)
 
 
+def whole_answer(
+    answer_id: str, created: int, model: str, *, message: Message, finish_reason: str | None, usage: Usage
+) -> bytes:
+    """The body of an answer that was streamed, as it would have been without streaming."""
+    refusal = "".join(block.text for block in message.blocks if isinstance(block, Refusal)) or None
+    wire: dict[str, Any] = {"role": "assistant", "content": message.text or None, "refusal": refusal}
+    if not message.text and not message.tool_calls and refusal is None:
+        wire["content"] = ""
+    if calls := [encode_call(call) for call in message.tool_calls]:
+        wire["tool_calls"] = calls
+    choice = {"index": 0, "message": wire, "finish_reason": finish_reason or "stop", "logprobs": None}
+    return _encode(
+        {
+            "id": answer_id,
+            "object": "chat.completion",
+            "created": created,
+            "model": model,
+            "choices": [choice],
+            "usage": usage.as_openai(),
+        }
+    )
+
+
 def changed_answer(
     body: bytes,
     answer_id: str,

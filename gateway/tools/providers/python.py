@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,19 @@ class PythonProvider:
         bound = chosen.signature.bind(arguments, replace(context, resources=self._resources))
         return await self._run(chosen.declaration.function, bound, is_async=chosen.is_async)
 
+    async def probe(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> tuple[bool, Any]:
+        """Ask the tool's own probe; None means that it did not happen."""
+        assert self._tools is not None, "list() or open() comes first"
+        chosen = self._tools[name]
+        function = chosen.declaration.probe
+        assert function is not None, "only probed tools are asked"
+        # Whoever asks about a payment may not need all that making it needs.
+        wanted = inspect.signature(function).parameters
+        whole = chosen.signature.bind(arguments, replace(context, resources=self._resources))
+        bound = {key: value for key, value in whole.items() if key in wanted}
+        value = await self._run(function, bound, is_async=inspect.iscoroutinefunction(function))
+        return value is not None, value
+
     async def close(self) -> None:
         """Stop the lifespans, the last one first, and forget the modules."""
         while self._lifespans:
@@ -232,9 +245,23 @@ class PythonProvider:
             writes=declaration.writes,
             allowed_roles=frozenset(declaration.allowed_roles),
             retries=declaration.retries,
+            effect_key=_effect_key(declaration, signature),
+            probed=declaration.probe is not None,
             implementation=source,
         )
         return _Tool(declaration, signature, spec, inspect.iscoroutinefunction(function))
+
+
+def _effect_key(declaration: Declaration, signature: Signature) -> Callable[[Mapping[str, Any]], Any] | None:
+    declared = declaration.idempotency_key
+    if declared is None:
+        return None
+    if callable(declared):
+        return lambda arguments: declared(**arguments)
+    unknown = sorted(set(declared) - set(signature.parameters.get("properties", {})))
+    if unknown:
+        raise Unreadable(f"`idempotency_key` names `{unknown[0]}`, which is no parameter")
+    return lambda arguments: [arguments.get(name) for name in declared]
 
 
 def _source_hash(file: Path) -> str:

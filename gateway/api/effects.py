@@ -1,0 +1,124 @@
+"""`GET /v1/effects`, `POST /v1/effects/{id}/settle` and `…/retry`: what writing tools did, and the word of an operator."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast, get_args
+
+import msgspec
+from fastapi import APIRouter, Request
+
+from gateway.api.auth import caller
+from gateway.api.edge import TRACE_ID
+from gateway.api.http import read_body
+from gateway.api.services import Services
+from gateway.errors import EffectSettled, InvalidRequest
+from gateway.observe.events import Recorder
+from gateway.security.principal import Principal
+from gateway.store.turn_records import EffectRow, EffectStatus
+from gateway.tools.outcome import CallFailed
+from gateway.tools.settling import view
+from gateway.tools.spec import ToolContext
+
+_MOST = 100
+_LIMIT_BYTES = 131_072
+_STATUSES = get_args(EffectStatus)
+
+
+class _Settled(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a settlement."""
+
+    status: Literal["done", "failed"]
+    reason: str
+    content: Any = msgspec.UNSET
+
+
+def effects_endpoints(services: Services) -> APIRouter:
+    """All three endpoints."""
+    router = APIRouter()
+
+    def admin(request: Request) -> Principal:
+        return caller(request.scope, services.versions.serving.keys, services.clock.now(), role="admin")
+
+    @router.get("/effects")
+    async def list_effects(request: Request) -> dict[str, Any]:
+        admin(request)
+        asked = request.query_params
+        unknown = sorted(set(asked) - {"limit", "after", "status"})
+        if unknown:
+            raise InvalidRequest(
+                f"There is no filter `{unknown[0]}`; there are `status`, `limit` and `after`.", param=unknown[0]
+            )
+        status = asked.get("status")
+        if status is not None and status not in _STATUSES:
+            raise InvalidRequest(f"`status` is {status!r}; expected one of {', '.join(_STATUSES)}.", param="status")
+        limit = _limit(asked.get("limit"))
+        rows = await services.settling.newest(
+            status=cast(EffectStatus | None, status), limit=limit + 1, after=asked.get("after")
+        )
+        shown = rows[:limit]
+        return {
+            "object": "list",
+            "data": [_shown(row) for row in shown],
+            "first_id": shown[0].id if shown else None,
+            "last_id": shown[-1].id if shown else None,
+            "has_more": len(rows) > limit,
+        }
+
+    @router.post("/effects/{effect_id}/settle")
+    async def settle(request: Request, effect_id: str) -> dict[str, Any]:
+        by = admin(request).owner
+        body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
+        try:
+            said = msgspec.json.decode(body, type=_Settled)
+        except msgspec.MsgspecError as error:
+            expected = '{"status": "done" or "failed", "reason": "…"}, and `content` if need be'
+            raise InvalidRequest(f"The body must be {expected}: {error}.") from error
+        if not said.reason.strip():
+            raise InvalidRequest("`reason` must say how it is known what became of the effect.", param="reason")
+        return _shown(await services.settling.settle(effect_id, said.status, said.reason, by, said.content))
+
+    @router.post("/effects/{effect_id}/retry")
+    async def retry(request: Request, effect_id: str) -> dict[str, Any]:
+        admin(request)
+        services.drain.refuse()
+        seen = await services.settling.open(effect_id, "unknown", "failed")
+        trace_id: str = request.scope[TRACE_ID]
+        key, user = await _whose(services, seen)
+        context = ToolContext(user, key, None, None, trace_id, "")
+        record = Recorder(trace_id, seen.owner, services.clock)
+        lease = services.versions.acquire()
+        try:
+            done = await services.courier.repeat(seen, context, lease.value.tools, record)
+        except CallFailed as error:
+            raise InvalidRequest(str(error), code="tool_changed") from error
+        finally:
+            services.versions.release(lease)
+            services.together.count(record)
+        if done is None:
+            raise EffectSettled(f"The effect {effect_id} has changed meanwhile.")
+        return _shown(await services.settling.open(effect_id, *_STATUSES))
+
+    return router
+
+
+async def _whose(services: Services, row: EffectRow) -> tuple[str, str | None]:
+    """The key and the end user that an effect was made for: its trace says so, or else its owner's name."""
+    trace = await services.traces.get(row.trace_id, None)
+    if trace is not None:
+        return trace.key, trace.user
+    key, _, user = row.owner.partition("/")
+    if "/" in user:
+        raise InvalidRequest("Whose effect this is can no longer be told: its trace is gone.", code="tool_changed")
+    return key, user or None
+
+
+def _shown(row: EffectRow) -> dict[str, Any]:
+    return cast(dict[str, Any], msgspec.to_builtins(view(row)))
+
+
+def _limit(value: str | None) -> int:
+    if value is None:
+        return 20
+    if not (value.isascii() and value.isdigit() and len(value) <= 3 and 1 <= int(value) <= _MOST):
+        raise InvalidRequest(f"`limit` is {value!r}; expected 1 to {_MOST}.", param="limit")
+    return int(value)

@@ -1,0 +1,125 @@
+"""`hermes-gateway effects`: what writing tools did; settle what is unknown, run again what did not happen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from gateway.clock import SystemClock
+from gateway.commands.client import Unreachable, get_json, post_json
+from gateway.commands.files import paths_of, settings_of, tell
+from gateway.config.loader import load
+from gateway.errors import ConfigError, EffectSettled, NotFound, StoreUnavailable
+from gateway.settings import Settings
+from gateway.store.sql import SqlStore
+from gateway.tools.settling import EffectView, Settling, view
+
+# A tool may take its time.
+_RETRY_TIMEOUT_S = 660.0
+_TIMEOUT_S = 30.0
+_MOST = 100
+
+
+class _Refused(Exception):
+    """The gateway said no."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List, settle or retry; 1 where there is no such effect, or it is not to be touched."""
+    wrong = _wrong_usage(arguments)
+    if wrong is not None:
+        print(wrong, file=sys.stderr)
+        return 2
+    try:
+        settings = settings_of()
+        over_http = settings.gateway_url is not None and settings.gateway_key is not None
+        if arguments.action == "retry" and not over_http:
+            print("A retry runs the tool in the gateway: set GATEWAY_URL and GATEWAY_KEY.", file=sys.stderr)
+            return 2
+        shown = asyncio.run(_over_http(arguments, settings) if over_http else _in_database(arguments, settings))
+    except ConfigError as error:
+        return tell(error)
+    except (NotFound, EffectSettled, _Refused) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (StoreUnavailable, Unreachable) as error:
+        print(error, file=sys.stderr)
+        return 3
+    if arguments.json:
+        print(msgspec.json.encode(shown if arguments.action == "list" else shown[0]).decode())
+    else:
+        print("\n".join(map(_line, shown)) or "There are none.")
+    return 0
+
+
+def _wrong_usage(arguments: argparse.Namespace) -> str | None:
+    if arguments.action == "list":
+        return None if 1 <= arguments.limit <= _MOST else f"--limit is {arguments.limit}; expected 1 to {_MOST}."
+    if arguments.id is None:
+        return f"`effects {arguments.action}` needs the id of an effect."
+    if arguments.action == "settle" and (arguments.outcome is None or not (arguments.reason or "").strip()):
+        return "`effects settle ID` needs --done or --failed, and a --reason."
+    if arguments.content is not None:
+        try:
+            msgspec.json.decode(arguments.content)
+        except msgspec.DecodeError as error:
+            return f"--content is no JSON: {error}"
+    return None
+
+
+def _content(arguments: argparse.Namespace) -> Any:
+    return msgspec.UNSET if arguments.content is None else msgspec.json.decode(arguments.content)
+
+
+async def _over_http(arguments: argparse.Namespace, settings: Settings) -> list[EffectView]:
+    if arguments.action == "list":
+        wanted = {"limit": arguments.limit, "status": arguments.status, "after": arguments.after}
+        query = urlencode({name: value for name, value in wanted.items() if value is not None})
+        found = await get_json(settings, f"/v1/effects?{query}")
+        return msgspec.convert((found or {}).get("data", []), list[EffectView])
+    body: dict[str, Any] = {}
+    if arguments.action == "settle":
+        body = {"status": arguments.outcome, "reason": arguments.reason}
+        if arguments.content is not None:
+            body["content"] = _content(arguments)
+    timeout_s = _RETRY_TIMEOUT_S if arguments.action == "retry" else _TIMEOUT_S
+    status, answer = await post_json(settings, f"/v1/effects/{arguments.id}/{arguments.action}", body, timeout_s)
+    if status != 200:
+        raise _Refused(answer.get("error", {}).get("message", f"the gateway answered {status}"))
+    return [msgspec.convert(answer, EffectView)]
+
+
+async def _in_database(arguments: argparse.Namespace, settings: Settings) -> list[EffectView]:
+    async with _settling(arguments, settings) as settling:
+        if arguments.action == "list":
+            rows = await settling.newest(status=arguments.status, limit=arguments.limit, after=arguments.after)
+            return [view(row) for row in rows]
+        by = f"{getpass.getuser()} at the terminal"
+        return [view(await settling.settle(arguments.id, arguments.outcome, arguments.reason, by, _content(arguments)))]
+
+
+@asynccontextmanager
+async def _settling(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[Settling]:
+    config_path, routes_path = paths_of(arguments, settings)
+    store = SqlStore(load(config_path, routes_path, settings).config.storage.database)
+    try:
+        await store.open()
+        yield Settling(store.effects, SystemClock())
+    finally:
+        await store.close()
+
+
+def _line(effect: EffectView) -> str:
+    at = datetime.fromtimestamp(effect.started_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    arguments = msgspec.json.encode(effect.arguments).decode()
+    note = f"  ({effect.note})" if effect.note else ""
+    return f"{effect.id}  {at}  {effect.status:<7}  {effect.owner}  {effect.tool} {arguments}{note}"

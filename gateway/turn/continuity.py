@@ -1,0 +1,196 @@
+"""Hidden rounds: kept when a turn ends, put back in every later request of the thread.
+
+Knows how a visible assistant message is found again and when it is not certain enough. Does not know SQL, nor how rounds
+are run.
+
+A message is found by the hash of the thread up to it, or, where the words before it have changed (a system prompt with
+the time in it), by the ids of its calls together with its own hash. Two different rounds behind one message are nobody's:
+then the visible message stands for itself, which is a valid conversation too, and nothing foreign is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+from cachetools import LRUCache
+
+from gateway.chat.blocks import Message
+from gateway.chat.codecs.chat_completions import decode_message, encode_message
+from gateway.chat.thread import chain, visible_hash
+from gateway.clock import Clock
+from gateway.errors import StoreUnavailable
+from gateway.store.turn_records import Hidden, HiddenRow
+
+# Call ids that are remembered as issued; the store knows the older ones.
+_ISSUED = 50_000
+_CLOSE_S = 5.0
+# Rounds that may wait to be written, and how many are written at once.
+_WAITING = 10_000
+_BATCH = 100
+
+_log: Any = structlog.get_logger("gateway.turns")
+
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class Continuity:
+    """Keeps hidden rounds and puts them back.
+
+    Args:
+        store: where they are kept.
+        clock: for the records' times.
+    """
+
+    def __init__(self, store: Hidden, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._waiting: list[HiddenRow] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._issued: LRUCache[tuple[str, str], bool] = LRUCache(_ISSUED)
+
+    async def restored(self, owner: str, session: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The conversation as the backend has seen it: with the rounds its client never saw.
+
+        Args:
+            owner: whose conversation.
+            session: its name, where the client gave one.
+            messages: as the client sent them.
+
+        Raises:
+            StoreUnavailable: they may exist and cannot be read.
+        """
+        places = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        if not places:
+            return messages
+        anchors = chain(_scope(owner, session), messages)
+        # Nothing that was read is remembered: what was one row may be two by now, by another replica.
+        waiting = [row for row in self._waiting if row.owner == owner]
+        rows = await self._store.find(
+            owner,
+            [anchors[place] for place in places],
+            [call.id for place in places for call in messages[place].tool_calls],
+        )
+        rows = [*waiting, *rows]
+        if not rows:
+            return messages
+        out: list[Message] = []
+        changed = False
+        for index, message in enumerate(messages):
+            row = _of(message, anchors[index], rows) if message.role == "assistant" else None
+            if row is None:
+                out.append(message)
+                continue
+            changed = True
+            out.extend(decode_message(bytes(raw)) for raw in _decode_list(row.messages))
+        return tuple(out) if changed else messages
+
+    async def keep(
+        self,
+        owner: str,
+        session: str | None,
+        asked: tuple[Message, ...],
+        visible: Message,
+        hidden: Sequence[Message],
+    ) -> None:
+        """Commit what stands behind a visible message.
+
+        Args:
+            owner: whose conversation.
+            session: its name, where the client gave one.
+            asked: the messages of the request, as the client sent them.
+            visible: the message the client gets.
+            hidden: the messages that stand in its place, well paired but for the results the client still owes.
+
+        Raises:
+            StoreUnavailable: it could not be written.
+        """
+        await self._store.keep([self._row(owner, session, asked, visible, hidden)])
+
+    def keep_soon(
+        self,
+        owner: str,
+        session: str | None,
+        asked: tuple[Message, ...],
+        visible: Message,
+        hidden: Sequence[Message],
+    ) -> None:
+        """As `keep`, behind the answer: for rounds without which the conversation is valid too. Failing is logged."""
+        if len(self._waiting) >= _WAITING:
+            _log.warning("hidden rounds were dropped", reason="the store is too slow")
+            return
+        self._waiting.append(self._row(owner, session, asked, visible, hidden))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.get_running_loop().create_task(self._write(), name="hidden-rounds")
+
+    async def flush(self) -> None:
+        """Wait until what was to be kept soon is kept, or could not be."""
+        if self._writer is not None:
+            await asyncio.wait([self._writer], timeout=_CLOSE_S)
+
+    async def close(self) -> None:
+        """Write what waits; a few seconds at most."""
+        await self.flush()
+
+    async def _write(self) -> None:
+        while self._waiting:
+            batch = self._waiting[:_BATCH]
+            try:
+                await self._store.keep(batch)
+            except StoreUnavailable as error:
+                _log.warning("hidden rounds were not kept", error=error.message, rows=len(batch))
+            # Only now: until then they are found here.
+            del self._waiting[: len(batch)]
+
+    def _row(
+        self,
+        owner: str,
+        session: str | None,
+        asked: tuple[Message, ...],
+        visible: Message,
+        hidden: Sequence[Message],
+    ) -> HiddenRow:
+        encoded = msgspec.json.encode([msgspec.Raw(encode_message(message)) for message in hidden])
+        return HiddenRow(
+            owner=owner,
+            anchor=chain(_scope(owner, session), (*asked, visible))[-1],
+            visible=visible_hash(visible),
+            digest=hashlib.sha256(encoded).hexdigest(),
+            messages=encoded,
+            call_ids=tuple(call.id for call in visible.tool_calls),
+            created_at=self._clock.now(),
+        )
+
+    async def taken(self, owner: str, call_ids: Iterable[str]) -> Collection[str]:
+        """Which of these ids name a call of the owner's already; the others are issued from now on.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
+        """
+        wanted = tuple(dict.fromkeys(call_ids))
+        found = {call_id for call_id in wanted if (owner, call_id) in self._issued}
+        unknown = [call_id for call_id in wanted if call_id not in found]
+        for call_id in unknown:
+            self._issued[owner, call_id] = True
+        if unknown:
+            rows = await self._store.find(owner, (), unknown)
+            found |= {call_id for row in rows for call_id in row.call_ids if call_id in unknown}
+        return found
+
+
+def _of(message: Message, anchor: str, rows: Sequence[HiddenRow]) -> HiddenRow | None:
+    """The one row behind a message, or None where there is none or more than one."""
+    exact = [row for row in rows if row.anchor == anchor]
+    if not exact and message.tool_calls:
+        ids = tuple(sorted(call.id for call in message.tool_calls))
+        own = visible_hash(message)
+        exact = [row for row in rows if row.visible == own and tuple(sorted(row.call_ids)) == ids]
+    return exact[0] if exact and len({row.digest for row in exact}) == 1 else None
+
+
+def _scope(owner: str, session: str | None) -> str:
+    return owner if session is None else f"{owner}\0{session}"

@@ -1,0 +1,92 @@
+"""The pruner: forgets what has had its time, once an hour.
+
+Knows how long each kind of record is kept, and why none goes before another that needs it. Does not know SQL.
+
+| records | kept |
+| --- | --- |
+| traces | `observe.traces.keep_days`, and `max_mb` of them at most |
+| turns that can be joined | `idempotency.ttl_s`, but as long as a retry may join them |
+| journal, ended effects | as long as traces and turns: a turn that is taken up needs both |
+| effects that are `unknown` | until somebody settles them |
+| hidden rounds | seven days |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+import structlog
+
+from gateway.clock import Clock
+from gateway.config.models import GatewayConfig
+from gateway.errors import StoreUnavailable
+from gateway.store.store import Store
+from gateway.tools.settling import Settling
+from gateway.turn.joining import JOIN_S
+
+# A conversation that rested for longer goes on without the rounds its client never saw.
+HIDDEN_S: Final = 7 * 86_400.0
+_EVERY_S: Final = 3600.0
+_DAY_S: Final = 86_400.0
+
+_log: Any = structlog.get_logger("gateway.pruner")
+
+
+class Pruner:
+    """Prunes at its start and every hour from then on.
+
+    Args:
+        store: all records.
+        settling: counts abandoned effects as unknown.
+        config: how long things are kept.
+        clock: for ages.
+    """
+
+    def __init__(self, store: Store, settling: Settling, config: GatewayConfig, clock: Clock) -> None:
+        self._store = store
+        self._settling = settling
+        self._config = config
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Take another generation's settings; they hold from the next time on."""
+        self._config = config
+
+    def start(self) -> None:
+        """Begin, in a task of its own."""
+        self._task = asyncio.create_task(self._run(), name="pruner")
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def prune(self) -> None:
+        """Forget what has had its time.
+
+        Raises:
+            StoreUnavailable: nothing can be removed; what was, was.
+        """
+        now, store, traces = self._clock.now(), self._store, self._config.observe.traces
+        joinable_s = max(self._config.idempotency.ttl_s, JOIN_S, 2 * self._config.server.turn_timeout_s)
+        shown_s = traces.keep_days * _DAY_S
+        steps_s = max(joinable_s, shown_s)
+        await self._settling.lapse()
+        await store.traces.prune(before=now - shown_s, max_bytes=int(traces.max_mb * 1024 * 1024))
+        await store.turns.prune(before=now - joinable_s)
+        await store.journal.prune(before=now - steps_s)
+        await store.effects.prune(before=now - steps_s)
+        await store.hidden.prune(before=now - HIDDEN_S)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.prune()
+            except StoreUnavailable as error:
+                _log.warning("old records could not be removed", reason=error.message)
+            await asyncio.sleep(_EVERY_S)
