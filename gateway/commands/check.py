@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -19,9 +18,8 @@ from gateway.settings import ENVIRONMENT
 
 def run(arguments: argparse.Namespace) -> int:
     """Check; 1 where there are problems, with `--strict` also where there are warnings."""
-    quiet_log()
-    # What a router logs of its encoder, and a server's absence, are told here as problems.
-    logging.getLogger("gateway").setLevel(logging.ERROR)
+    # What is logged of an encoder or of a tool server that is away is told here as a problem.
+    quiet_log("error")
     try:
         settings = settings_of()
         found = asyncio.run(prove(*paths_of(arguments, settings), settings, offline=arguments.offline))

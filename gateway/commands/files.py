@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from gateway.config.defaults import DEFAULT_CONFIG, DEFAULT_ROUTES
 from gateway.config.models import LogConfig
@@ -27,9 +28,9 @@ def paths_of(arguments: argparse.Namespace, settings: Settings) -> tuple[Path, P
     return config, routes
 
 
-def quiet_log() -> None:
-    """Send the log to standard error, warnings and worse alone: what a command prints is its answer."""
-    configure_logging(LogConfig(level="warning"), Redactor())
+def quiet_log(level: Literal["warning", "error"] = "warning") -> None:
+    """Send the log to standard error, what is of this level and worse alone: what a command prints is its answer."""
+    configure_logging(LogConfig(level=level), Redactor())
 
 
 def tell(error: ConfigError) -> int:

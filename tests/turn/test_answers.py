@@ -97,6 +97,37 @@ def _chunks(raw: bytes) -> list[dict[str, Any]]:
     return [json.loads(event) for event in events[:-1]]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_request_with_a_key_that_a_kept_answer_was_given_to_gets_the_same_one_again(
+    tmp_path: Path, streamed: bool
+) -> None:
+    said = stream(*words("Hel lo"), f("stop"), u(3, 2), DONE) if streamed else answer("Hel lo")
+    asked = asking(stream=True, stream_options={"include_usage": True}) if streamed else asking()
+    async with ScriptedUpstream(said) as upstream, serving(tmp_path, cached(upstream.base_url)) as served:
+
+        async def keyed(key: str) -> tuple[str | None, set[str], str, Any]:
+            headers = {"Authorization": ANN, "Idempotency-Key": key}
+            async with served.http.post(served.url + CHAT, json=asked, headers=headers) as response:
+                assert response.status == 200, await response.text()
+                parts = _chunks(await response.read()) if streamed else [await response.json()]
+            place = "delta" if streamed else "message"
+            text = "".join(c[place].get("content") or "" for part in parts for c in part["choices"])
+            return response.headers.get("x-gateway-replayed"), {part["id"] for part in parts}, text, parts[-1]["usage"]
+
+        first, kept = await keyed("one"), await keyed("two")
+        write_route(served.folder, "r", {"model": "m", "keywords": ["zebra"]})
+        assert (await served.post("/v1/reload", {}, Authorization=ANN))[0] == 200
+        again = await keyed("two")  # a new version has forgotten every answer, but the turn is known by its key
+        assert (first[0], kept[0], again[0]) == (None, "true", "true")
+        assert first[1] != kept[1] == again[1]
+        assert first[2:] == kept[2:] == again[2:]
+        assert len(upstream.requests) == 1
+        status, _, body = await served.post(
+            CHAT, asking("something else"), Authorization=ANN, **{"Idempotency-Key": "two"}
+        )
+        assert (status, body["error"]["code"]) == (409, "idempotency_conflict")
+
+
 @pytest.mark.parametrize("shared", [False, True])
 async def test_owners_share_only_what_is_declared_shared(tmp_path: Path, shared: bool) -> None:
     config = {"ttl_s": 60, "shared": shared}
