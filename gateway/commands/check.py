@@ -6,7 +6,8 @@ import argparse
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -18,17 +19,33 @@ from gateway.settings import ENVIRONMENT
 
 def run(arguments: argparse.Namespace) -> int:
     """Check; 1 where there are problems, with `--strict` also where there are warnings."""
+<<<<<<< HEAD
     # What is logged of an encoder or of a tool server that is away is told here as a problem.
     quiet_log("error")
+=======
+    found: Sequence[Problem]
+>>>>>>> merge
     try:
         settings = settings_of()
-        found = asyncio.run(prove(*paths_of(arguments, settings), settings, offline=arguments.offline))
+        with _quiet(logging.getLogger("gateway")):
+            found = asyncio.run(prove(*paths_of(arguments, settings), settings, offline=arguments.offline))
     except ConfigError as error:
         found = error.problems
     problems = sorted(dict.fromkeys(found), key=lambda problem: (problem.file, problem.line))
     _print(problems, arguments.format)
     bad = [problem for problem in problems if problem.severity == "error" or arguments.strict]
     return 1 if bad else 0
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Errors alone: what a router logs of its encoder is told here as a problem."""
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _print(problems: Sequence[Problem], form: str) -> None:
