@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,15 +20,10 @@ from gateway.settings import ENVIRONMENT
 
 def run(arguments: argparse.Namespace) -> int:
     """Check; 1 where there are problems, with `--strict` also where there are warnings."""
-<<<<<<< HEAD
-    # What is logged of an encoder or of a tool server that is away is told here as a problem.
-    quiet_log("error")
-=======
     found: Sequence[Problem]
->>>>>>> merge
     try:
         settings = settings_of()
-        with _quiet(logging.getLogger("gateway")):
+        with _quiet():
             found = asyncio.run(prove(*paths_of(arguments, settings), settings, offline=arguments.offline))
     except ConfigError as error:
         found = error.problems
@@ -38,14 +34,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Errors alone: what a router logs of its encoder is told here as a problem."""
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+def _quiet() -> Iterator[None]:
+    """Errors alone: what is logged of an encoder or a tool server that is away is told here as a problem."""
+    root = logging.getLogger()
+    before = root.level
+    quiet_log("error")
     try:
         yield
     finally:
-        logger.setLevel(before)
+        root.setLevel(before)
 
 
 def _print(problems: Sequence[Problem], form: str) -> None:
