@@ -43,6 +43,8 @@ def read_headers(
             authorization = str(value, "latin-1")
         elif name == b"x-api-key":
             api_key = str(value, "latin-1")
+        elif name == b"x-stainless-retry-count" and value == b"0":
+            pass  # with every first request of OpenAI's SDKs, which asks for nothing special
         elif name.startswith(b"x-gateway-") or name in _SPECIAL:
             special[name] = str(value, "latin-1")
     principal = keys.identify(authorization, api_key, now)

@@ -178,11 +178,21 @@ class Replica(Generic[T]):
         if self._alone or self._publisher.held is None:
             return
         generation = self._publisher.held.generation
+        failed = False
         await self._renew()
         try:
             async with asyncio.timeout(PROVE_S + 2 * self._publisher.config.lease_s):
                 while True:
-                    leases = await self._store.leases()
+                    try:
+                        leases = await self._store.leases()
+                    except StoreUnavailable:
+                        # Once is a slow moment: what is published stays so, and others may be taking it over right now.
+                        if failed:
+                            raise
+                        failed = True
+                        await asyncio.sleep(_AGAIN_S)
+                        continue
+                    failed = False
                     self.count = len(leases.acknowledged)
                     behind = [name for name, at in leases.acknowledged.items() if at < generation]
                     # A store that lost its memory does not know yet whom to wait for.

@@ -170,6 +170,7 @@ async def prepare(
         messages = with_system_text(messages, route.system)
     if offered:
         messages = with_system_text(messages, OPERATOR_TEXT)
+        offered = {**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])}
     limit_s = snapshot.config.server.turn_timeout_s
     if wishes.deadline_s is not None:
         limit_s = min(limit_s, wishes.deadline_s)
@@ -185,7 +186,7 @@ async def prepare(
         shown_model=request.model if explicit else decision.model,
         messages=messages,
         fields=fields,
-        offered={**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])},
+        offered=offered,
         tools_wire=b"[" + b",".join(tools) + b"]" if tools else None,
         choice=choice,
         parallel=request.parallel_tool_calls is not False,

@@ -127,7 +127,9 @@ class Turns:
                 raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
             self.running[trace_id] = turn
             sink = begun(turn)
-            joins = wishes.key is not None or wishes.retried or any(spec.writes for spec in turn.offered.values())
+            joins = wishes.key is not None or wishes.retried
+            if not joins and turn.offered:
+                joins = any(spec.writes for spec in turn.offered.values())
             result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
         except asyncio.CancelledError:
             record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))
