@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from gateway.api.auth import caller
 from gateway.api.edge import TRACE_ID
 from gateway.api.http import read_body
+from gateway.api.lists import limit_of, listed
 from gateway.api.services import Services
 from gateway.errors import EffectSettled, InvalidRequest
 from gateway.observe.events import Recorder
@@ -19,7 +20,6 @@ from gateway.tools.outcome import CallFailed
 from gateway.tools.settling import view
 from gateway.tools.spec import ToolContext
 
-_MOST = 100
 _LIMIT_BYTES = 131_072
 _STATUSES = get_args(EffectStatus)
 
@@ -51,18 +51,11 @@ def effects_endpoints(services: Services) -> APIRouter:
         status = asked.get("status")
         if status is not None and status not in _STATUSES:
             raise InvalidRequest(f"`status` is {status!r}; expected one of {', '.join(_STATUSES)}.", param="status")
-        limit = _limit(asked.get("limit"))
+        limit = limit_of(asked.get("limit"))
         rows = await services.settling.newest(
             status=cast(EffectStatus | None, status), limit=limit + 1, after=asked.get("after")
         )
-        shown = rows[:limit]
-        return {
-            "object": "list",
-            "data": [_shown(row) for row in shown],
-            "first_id": shown[0].id if shown else None,
-            "last_id": shown[-1].id if shown else None,
-            "has_more": len(rows) > limit,
-        }
+        return listed(rows, limit, lambda row: row.id, _shown)
 
     @router.post("/effects/{effect_id}/settle")
     async def settle(request: Request, effect_id: str) -> dict[str, Any]:
@@ -114,11 +107,3 @@ async def _whose(services: Services, row: EffectRow) -> tuple[str, str | None]:
 
 def _shown(row: EffectRow) -> dict[str, Any]:
     return cast(dict[str, Any], msgspec.to_builtins(view(row)))
-
-
-def _limit(value: str | None) -> int:
-    if value is None:
-        return 20
-    if not (value.isascii() and value.isdigit() and len(value) <= 3 and 1 <= int(value) <= _MOST):
-        raise InvalidRequest(f"`limit` is {value!r}; expected 1 to {_MOST}.", param="limit")
-    return int(value)

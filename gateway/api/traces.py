@@ -8,12 +8,12 @@ import msgspec
 from fastapi import APIRouter, Request
 
 from gateway.api.auth import caller
+from gateway.api.lists import limit_of, listed
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest, NotFound
 from gateway.security.principal import Principal
 from gateway.store.store import TraceRow
 
-_MOST = 100
 # Traces are written behind; who asks for one that has just ended waits this long at most for it.
 _FLUSH_S = 2.0
 
@@ -31,17 +31,10 @@ def traces_endpoints(services: Services) -> APIRouter:
                 f"The filter `{unknown[0]}` is not supported by this version; there are `limit` and `after`.",
                 param=unknown[0],
             )
-        limit = _limit(request.query_params.get("limit"))
+        limit = limit_of(request.query_params.get("limit"))
         await services.together.flush(_FLUSH_S)
         rows = await services.traces.newest(owner, limit=limit + 1, after=request.query_params.get("after"))
-        shown = rows[:limit]
-        return {
-            "object": "list",
-            "data": [_summary(row) for row in shown],
-            "first_id": shown[0].trace_id if shown else None,
-            "last_id": shown[-1].trace_id if shown else None,
-            "has_more": len(rows) > limit,
-        }
+        return listed(rows, limit, lambda row: row.trace_id, _summary)
 
     @router.get("/traces/{trace_id}")
     async def get_trace(request: Request, trace_id: str) -> dict[str, Any]:
@@ -58,14 +51,6 @@ def traces_endpoints(services: Services) -> APIRouter:
 def _owner(principal: Principal) -> str | None:
     """Administrators read everybody's."""
     return None if "admin" in principal.roles else principal.owner
-
-
-def _limit(value: str | None) -> int:
-    if value is None:
-        return 20
-    if not (value.isascii() and value.isdigit() and len(value) <= 3 and 1 <= int(value) <= _MOST):
-        raise InvalidRequest(f"`limit` is {value!r}; expected 1 to {_MOST}.", param="limit")
-    return int(value)
 
 
 def _summary(row: TraceRow) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -36,6 +36,24 @@ _BATCH = 100
 _log: Any = structlog.get_logger("gateway.turns")
 
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class Behind(NamedTuple):
+    """What stands behind a visible message.
+
+    Attributes:
+        owner: whose conversation.
+        session: its name, where the client gave one.
+        asked: the messages of the request, as the client sent them.
+        visible: the message the client gets.
+        hidden: the messages that stand in its place, well paired but for the results the client still owes.
+    """
+
+    owner: str
+    session: str | None
+    asked: tuple[Message, ...]
+    visible: Message
+    hidden: Sequence[Message]
 
 
 class Continuity:
@@ -89,41 +107,20 @@ class Continuity:
             out.extend(decode_message(bytes(raw)) for raw in _decode_list(row.messages))
         return tuple(out) if changed else messages
 
-    async def keep(
-        self,
-        owner: str,
-        session: str | None,
-        asked: tuple[Message, ...],
-        visible: Message,
-        hidden: Sequence[Message],
-    ) -> None:
+    async def keep(self, behind: Behind) -> None:
         """Commit what stands behind a visible message.
-
-        Args:
-            owner: whose conversation.
-            session: its name, where the client gave one.
-            asked: the messages of the request, as the client sent them.
-            visible: the message the client gets.
-            hidden: the messages that stand in its place, well paired but for the results the client still owes.
 
         Raises:
             StoreUnavailable: it could not be written.
         """
-        await self._store.keep([self._row(owner, session, asked, visible, hidden)])
+        await self._store.keep([self._row(behind)])
 
-    def keep_soon(
-        self,
-        owner: str,
-        session: str | None,
-        asked: tuple[Message, ...],
-        visible: Message,
-        hidden: Sequence[Message],
-    ) -> None:
+    def keep_soon(self, behind: Behind) -> None:
         """As `keep`, behind the answer: for rounds without which the conversation is valid too. Failing is logged."""
         if len(self._waiting) >= _WAITING:
             _log.warning("hidden rounds were dropped", reason="the store is too slow")
             return
-        self._waiting.append(self._row(owner, session, asked, visible, hidden))
+        self._waiting.append(self._row(behind))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="hidden-rounds")
 
@@ -146,22 +143,15 @@ class Continuity:
             # Only now: until then they are found here.
             del self._waiting[: len(batch)]
 
-    def _row(
-        self,
-        owner: str,
-        session: str | None,
-        asked: tuple[Message, ...],
-        visible: Message,
-        hidden: Sequence[Message],
-    ) -> HiddenRow:
-        encoded = msgspec.json.encode([msgspec.Raw(encode_message(message)) for message in hidden])
+    def _row(self, behind: Behind) -> HiddenRow:
+        encoded = msgspec.json.encode([msgspec.Raw(encode_message(message)) for message in behind.hidden])
         return HiddenRow(
-            owner=owner,
-            anchor=chain(_scope(owner, session), (*asked, visible))[-1],
-            visible=visible_hash(visible),
+            owner=behind.owner,
+            anchor=chain(_scope(behind.owner, behind.session), (*behind.asked, behind.visible))[-1],
+            visible=visible_hash(behind.visible),
             digest=hashlib.sha256(encoded).hexdigest(),
             messages=encoded,
-            call_ids=tuple(call.id for call in visible.tool_calls),
+            call_ids=tuple(call.id for call in behind.visible.tool_calls),
             created_at=self._clock.now(),
         )
 

@@ -7,7 +7,7 @@ execution the Courier's, failover the pool's, the client's wire the sink's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 
 import msgspec
@@ -15,7 +15,6 @@ import msgspec
 from gateway.backends.backend import ModelCall
 from gateway.chat.answer import Answer
 from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
-from gateway.chat.chunk import Chunk
 from gateway.chat.codecs.chat_answer import changed_answer, named_answer, whole_answer
 from gateway.chat.codecs.chat_completions import encode_call
 from gateway.chat.normalise import finish_reason
@@ -26,10 +25,10 @@ from gateway.ids import new_call_id
 from gateway.routing.text import estimate_tokens
 from gateway.tools.courier import Courier, Outcome
 from gateway.tools.ledger import EffectPlace
-from gateway.tools.salvage import replayable
 from gateway.tools.spec import ToolContext
 from gateway.turn.context import Turn
-from gateway.turn.continuity import Continuity
+from gateway.turn.continuity import Behind, Continuity
+from gateway.turn.hidden import call_ids, hidden_rounds, renamed, replayable_message
 from gateway.turn.joining import Joining, RecordedRound
 from gateway.turn.limits import ToolLimits
 from gateway.turn.state import State
@@ -128,7 +127,7 @@ class TurnLoop:
             )
             if enough is not None:
                 turn.step(State.REFLECTING, enough)
-            messages = (*messages, _replayable(done.message), *results)
+            messages = (*messages, replayable_message(done.message), *results)
         stopped = enough is not None and bool(mine)
         if stopped:
             notice = f"(Stopped: {enough}.)"
@@ -138,22 +137,21 @@ class TurnLoop:
         reason = "length" if stopped else _reason(done.finish_reason, turn, theirs=bool(theirs))
         result = await self._result(turn, done, said, theirs, reason, plain=sink is None)
         hidden = hidden_rounds(messages[len(turn.messages) :], done.message, result.message, results)
+        behind: Behind | None = None
+        if hidden:
+            behind = Behind(turn.principal.owner, turn.session, turn.request.messages, result.message, hidden)
         joinable = turn.joinable
         at_once = bool(theirs) or (joinable is not None and joinable.begun)
-        if hidden and at_once:
+        if behind is not None and at_once:
             # Of a mixed turn the client's next request depends on them, and comes at once.
-            await self._continuity.keep(
-                turn.principal.owner, turn.session, turn.request.messages, result.message, hidden
-            )
+            await self._continuity.keep(behind)
             turn.record.emit("hidden.kept", messages=len(hidden))
         await self.commit(turn, result, turn.usage)
         if sink is not None:
             # With registry tools offered, the end of a round was held back; without, it went out as it came.
             await sink.finish(None if 0 in state.finished else result.finish_reason, turn.usage)
-        if hidden and not at_once:
-            self._continuity.keep_soon(
-                turn.principal.owner, turn.session, turn.request.messages, result.message, hidden
-            )
+        if behind is not None and not at_once:
+            self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(hidden))
         turn.step(State.TERMINATED, result.finish_reason or "")
         return result
@@ -167,14 +165,7 @@ class TurnLoop:
         joinable = turn.joinable
         if joinable is None or not joinable.begun:
             return
-        body = result.body or whole_answer(
-            turn.answer_id,
-            turn.created,
-            turn.shown_model,
-            message=result.message,
-            finish_reason=result.finish_reason,
-            usage=usage,
-        )
+        body = result.body or _whole(turn, result.message, result.finish_reason, usage)
         await self._joining.answered(joinable, body, turn.told())
 
     async def _again(self, turn: Turn, recorded: RecordedRound, sink: Sink | None, state: StreamState) -> Round:
@@ -224,7 +215,7 @@ class TurnLoop:
         message = answer.message
         if turn.offered and turn.client_tools and message.tool_calls:
             ids = [call.id for call in message.tool_calls]
-            message = _renamed(message, await self._taken(turn, ids))
+            message = renamed(message, await self._taken(turn, ids))
         done = Round(message, answer.finish_reason, answer.usage, answer)
         self._answered(turn, done, started, None, got.attempt)
         return done
@@ -253,7 +244,7 @@ class TurnLoop:
                         attempt, turn.backend, turn.answered_by = batch.attempt, batch.backend, batch.model
                         if turn.first_token_s is None:
                             turn.first_token_s = first
-                    if turn.offered and turn.client_tools and (ids := _call_ids(batch.chunks)):
+                    if turn.offered and turn.client_tools and (ids := call_ids(batch.chunks)):
                         view.taken |= await self._taken(turn, ids)
                     if visible := view.feed(batch.chunks):
                         sent = True
@@ -372,15 +363,7 @@ class TurnLoop:
         if not plain:
             return TurnResult(hooked, reason)
         if done.answer is None:
-            body = whole_answer(
-                turn.answer_id,
-                turn.created,
-                turn.shown_model,
-                message=hooked,
-                finish_reason=reason,
-                usage=turn.usage,
-            )
-            return TurnResult(hooked, reason, body)
+            return TurnResult(hooked, reason, _whole(turn, hooked, reason, turn.usage))
         # Its own message, or one in which a call has got another id.
         unchanged = turn.machine.rounds == 1 and hooked is done.answer.message and reason == done.answer.said_finish
         if unchanged and done.usage is not None:
@@ -398,19 +381,15 @@ class TurnLoop:
         return TurnResult(hooked, reason, body)
 
 
+def _whole(turn: Turn, message: Message, reason: str | None, usage: Usage) -> bytes:
+    """The body of an answer that no upstream wrote whole."""
+    return whole_answer(
+        turn.answer_id, turn.created, turn.shown_model, message=message, finish_reason=reason, usage=usage
+    )
+
+
 def _recorded(turn: Turn) -> RecordedRound | None:
     return turn.joinable.recorded.get(turn.machine.rounds) if turn.joinable is not None else None
-
-
-def _replayable(message: Message) -> Message:
-    """The message as strict upstreams take it back: arguments that are JSON, whatever the model wrote."""
-    blocks = tuple(_with_arguments(b) if isinstance(b, ToolCall) else b for b in message.blocks)
-    return Message(message.role, blocks, message.name)
-
-
-def _with_arguments(call: ToolCall) -> ToolCall:
-    # A custom tool's input is free text.
-    return call if call.custom else ToolCall(call.id, call.name, replayable(call.arguments))
 
 
 def _handed(turn: Turn, call: ToolCall) -> Mapping[str, str]:
@@ -418,54 +397,6 @@ def _handed(turn: Turn, call: ToolCall) -> Mapping[str, str]:
     spec = turn.offered.get(call.name)
     names = spec.forward_headers if spec is not None else ()
     return {name: turn.headers[name] for name in names if name in turn.headers}
-
-
-def hidden_rounds(
-    rounds: tuple[Message, ...], last: Message, visible: Message, results: tuple[Message, ...]
-) -> tuple[Message, ...]:
-    """What stands behind the visible message; nothing, where it stands for itself.
-
-    Args:
-        rounds: the calls and results before the last answer.
-        last: the last answer as the model gave it.
-        visible: the message the client gets.
-        results: the results of registry calls in the last answer.
-    """
-    if not rounds and not results:
-        return ()
-    said = "".join([message.text for message in rounds if message.role == "assistant"])
-    text = visible.text
-    if text.startswith(said):
-        text = text[len(said) :]
-    else:  # a hook has changed what was said: it is said once, at the end
-        rounds = tuple(Message(m.role, tuple(b for b in m.blocks if not isinstance(b, Text)), m.name) for m in rounds)
-    calls = last.tool_calls if results else visible.tool_calls
-    rest = tuple(b for b in visible.blocks if not isinstance(b, (Text, ToolCall)))
-    end = _replayable(Message("assistant", (*rest, *((Text(text),) if text else ()), *calls)))
-    return (*rounds, end, *results)
-
-
-def _renamed(message: Message, taken: Collection[str]) -> Message:
-    """The message with new ids for calls whose ids are taken."""
-    if not taken:
-        return message
-    blocks = tuple(
-        ToolCall(new_call_id(), b.name, b.arguments, b.custom) if isinstance(b, ToolCall) and b.id in taken else b
-        for b in message.blocks
-    )
-    return Message(message.role, blocks, message.name)
-
-
-def _call_ids(chunks: Sequence[Chunk]) -> list[str]:
-    """Ids of calls that these chunks begin."""
-    return [
-        call.id
-        for chunk in chunks
-        for choice in chunk.choices
-        if choice.delta is not None and choice.delta.tool_calls
-        for call in choice.delta.tool_calls
-        if call.id
-    ]
 
 
 def _whose(calls: tuple[ToolCall, ...], turn: Turn) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:

@@ -12,7 +12,7 @@ from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
 from gateway.errors import StoreUnavailable
 from gateway.store.memory_turns import MemoryHidden
 from gateway.store.turn_records import HiddenRow
-from gateway.turn.continuity import Continuity
+from gateway.turn.continuity import Behind, Continuity
 from tests.clocks import HandClock
 
 
@@ -81,7 +81,7 @@ async def continuity(store: Hidden) -> Any:
 
 async def test_the_rounds_behind_a_message_stand_in_its_place_in_every_later_request(continuity: Continuity) -> None:
     asked = (system("be kind"), user("what is it?"))
-    await continuity.keep("o", None, asked, said("It is 7."), ROUNDS)
+    await continuity.keep(Behind("o", None, asked, said("It is 7."), ROUNDS))
     later: tuple[Message, ...] = (*asked, said("It is 7."), user("sure?"))
     for _ in range(2):
         assert await back(continuity, "o", None, later) == (*asked, *ROUNDS, *later[3:])
@@ -103,7 +103,7 @@ async def test_the_rounds_behind_a_message_stand_in_its_place_in_every_later_req
 async def test_another_thread_gets_nothing(
     continuity: Continuity, owner: str, session: str | None, messages: tuple[Message, ...]
 ) -> None:
-    await continuity.keep("o", "s1", (user("a"),), said("It is 7."), ROUNDS)
+    await continuity.keep(Behind("o", "s1", (user("a"),), said("It is 7."), ROUNDS))
     assert await back(continuity, "o", "s1", (user("a"), said("It is 7."))) == (user("a"), *ROUNDS)
     assert await back(continuity, owner, session, messages) == messages
 
@@ -113,7 +113,7 @@ async def test_a_message_with_calls_is_found_by_their_ids_where_the_words_before
 ) -> None:
     visible = said("Wait.", "theirs-1", "theirs-2")
     hidden = (said("Wait.", "ours", "theirs-1", "theirs-2"), result("ours"))
-    await continuity.keep("o", None, (system("it is noon"), user("a")), visible, hidden)
+    await continuity.keep(Behind("o", None, (system("it is noon"), user("a")), visible, hidden))
     later = (system("it is one"), user("a"), visible, result("theirs-1"), result("theirs-2"))
     assert await back(continuity, "o", None, later) == (*later[:2], *hidden, *later[3:])
     # Its own words have to be the same, and all of its calls.
@@ -124,21 +124,21 @@ async def test_a_message_with_calls_is_found_by_their_ids_where_the_words_before
 
 async def test_two_different_rounds_behind_one_message_are_nobodys(continuity: Continuity) -> None:
     asked = (user("a"),)
-    await continuity.keep("o", None, asked, said("It is 7."), ROUNDS)
-    await continuity.keep("o", None, asked, said("It is 7."), ROUNDS)
+    await continuity.keep(Behind("o", None, asked, said("It is 7."), ROUNDS))
+    await continuity.keep(Behind("o", None, asked, said("It is 7."), ROUNDS))
     later = (*asked, said("It is 7."), user("b"))
     assert await back(continuity, "o", None, later) == (*asked, *ROUNDS, user("b"))
-    await continuity.keep("o", None, asked, said("It is 7."), OTHER)
+    await continuity.keep(Behind("o", None, asked, said("It is 7."), OTHER))
     assert await back(continuity, "o", None, later) == later
 
 
 async def test_a_branch_has_the_rounds_of_its_own_past(continuity: Continuity) -> None:
     asked = (user("a"),)
-    await continuity.keep("o", None, asked, said("It is 7."), ROUNDS)
+    await continuity.keep(Behind("o", None, asked, said("It is 7."), ROUNDS))
     branches = {}
     for text, hidden in (("b", ROUNDS), ("c", OTHER)):
         before = (*asked, said("It is 7."), user(text))
-        await continuity.keep("o", None, before, said("It is 7."), hidden)
+        await continuity.keep(Behind("o", None, before, said("It is 7."), hidden))
         branches[text] = ((*before, said("It is 7.")), hidden)
     for text, (messages, hidden) in branches.items():
         assert await back(continuity, "o", None, messages) == (*asked, *ROUNDS, user(text), *hidden)
@@ -147,7 +147,7 @@ async def test_a_branch_has_the_rounds_of_its_own_past(continuity: Continuity) -
 async def test_what_is_kept_soon_is_found_at_once_and_written_behind(continuity: Continuity, store: Hidden) -> None:
     store.go.clear()
     asked = (user("a"),)
-    continuity.keep_soon("o", None, asked, said("It is 7."), ROUNDS)
+    continuity.keep_soon(Behind("o", None, asked, said("It is 7."), ROUNDS))
     later = (*asked, said("It is 7."))
     assert await back(continuity, "o", None, later) == (*asked, *ROUNDS)
     assert await back(continuity, "other", None, later) == later
@@ -160,13 +160,15 @@ async def test_a_store_that_is_away_is_told_where_it_matters(continuity: Continu
     store.away = True
     asked = (user("a"),)
     with pytest.raises(StoreUnavailable):
-        await continuity.keep("o", None, asked, said("", "theirs"), (said("", "ours", "theirs"), result("ours")))
+        await continuity.keep(
+            Behind("o", None, asked, said("", "theirs"), (said("", "ours", "theirs"), result("ours")))
+        )
     with pytest.raises(StoreUnavailable):
         await back(continuity, "o", None, (*asked, said("x")))
     with pytest.raises(StoreUnavailable):
         await continuity.taken("o", ["call_0"])
     # What can be done without is lost, and nobody waits for it.
-    continuity.keep_soon("o", None, asked, said("It is 7."), ROUNDS)
+    continuity.keep_soon(Behind("o", None, asked, said("It is 7."), ROUNDS))
     await continuity.flush()
     store.away = False
     later = (*asked, said("It is 7."))
@@ -181,7 +183,7 @@ async def test_a_conversation_without_an_answer_asks_no_store(continuity: Contin
 
 async def test_expired_rounds_leave_a_valid_conversation(continuity: Continuity, store: Hidden) -> None:
     asked = (user("a"),)
-    await continuity.keep("o", None, asked, said("It is 7."), ROUNDS)
+    await continuity.keep(Behind("o", None, asked, said("It is 7."), ROUNDS))
     await store.prune(before=2_000_000_000)
     later = (*asked, said("It is 7."))
     assert await back(continuity, "o", None, later) == later
@@ -192,5 +194,7 @@ async def test_an_id_that_names_another_call_of_this_owner_is_taken(continuity: 
     assert await continuity.taken("o", ["call_0", "call_1"]) == {"call_0"}
     assert await continuity.taken("other", ["call_0"]) == set()
     # After a restart the store remembers those that hidden rounds hang on.
-    await continuity.keep("o", None, (user("a"),), said("", "call_9"), (said("", "ours", "call_9"), result("ours")))
+    await continuity.keep(
+        Behind("o", None, (user("a"),), said("", "call_9"), (said("", "ours", "call_9"), result("ours")))
+    )
     assert await Continuity(store, HandClock()).taken("o", ["call_9", "call_8"]) == {"call_9"}
