@@ -20,8 +20,9 @@ _BATCH: Final = 500
 
 _NAMES: Final = (*TraceRow.__struct_fields__, "size")
 # Rows of one statement. SQLite's driver gives Python's lock away and takes it back at every step, and beside a busy event
-# loop that costs more than the row: so many rows are one step.
-_AT_ONCE: Final = 100
+# loop that costs more than the row: so many rows are one step. Few sizes, because every connection keeps a compiled
+# statement of each, and a hundred sizes were tens of megabytes.
+_AT_ONCE: Final = (64, 16, 4, 1)
 
 
 def _adding(count: int) -> str:
@@ -42,9 +43,12 @@ class SqlTraces:
         # Straight to the driver: traces come by the hundred, and SQLAlchemy's work on each value is half the cost.
         values = [(*msgspec.structs.astuple(row), len(row.events)) for row in rows]
         async with self._database.transaction() as connection:
-            for start in range(0, len(values), _AT_ONCE):
-                some = values[start : start + _AT_ONCE]
-                await connection.exec_driver_sql(_adding(len(some)), tuple(chain.from_iterable(some)))
+            start = 0
+            while start < len(values):
+                count = next(size for size in _AT_ONCE if size <= len(values) - start)
+                some = values[start : start + count]
+                await connection.exec_driver_sql(_adding(count), tuple(chain.from_iterable(some)))
+                start += count
 
     async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
         """The trace of this trace id, request id or response id."""
