@@ -14,7 +14,7 @@ from pathlib import Path
 import uvloop
 
 from bench import gateway, preflight
-from bench.report import as_json, conditions, table, tool_round_ms
+from bench.report import as_json, conditions, table, tool_rounds_ms
 from bench.rounds import ROWS, Row, measure
 from bench.subjects import Cores, Subject, SubjectFailed, pin, running
 
@@ -75,8 +75,10 @@ async def _run(given: argparse.Namespace) -> int:
         print(f"{name}: {value}")
     print()
     print(table(rows, samples))
-    if (added := tool_round_ms(samples)) == added:  # NaN differs from itself: not measured
-        print(f"\none server-run tool round adds {added:.3f} CPU ms to a turn (a second model call, and the tool)")
+    for name, added in tool_rounds_ms(samples).items():
+        print(
+            f"\n{name}: one server-run tool round adds {added:.3f} CPU ms to a turn (a second model call, and the tool)"
+        )
     if given.json:
         given.json.write_text(json.dumps(as_json(rows, samples, stated), indent=2) + "\n")
     if samples.errors:

@@ -15,9 +15,11 @@ RULES: Final = 1000
 _RULES_PER_ROUTE: Final = 20
 
 # A word in the prompt chooses the backend by a rule, as prompts do; without one the default model answers.
-LANES: Final = {"lanepaced": "paced", "lanecompatible": "compatible", "lanetool": "tool"}
+LANES: Final = {"lanepaced": "paced", "lanecompatible": "compatible", "lanetool": "tool", "lanewrite": "write"}
+# What each of these models calls.
+TOOLS: Final = {"tool": ["noop"], "write": ["noop_write"]}
 
-_PLUGIN: Final = '''"""A tool that does nothing, so that what is measured is the round around it."""
+_PLUGIN: Final = '''"""Tools that do nothing, so that what is measured is the round around them."""
 
 from gateway.tools import tool
 
@@ -31,8 +33,17 @@ async def noop(text: str) -> str:
     return text
 
 
+@tool(name="noop_write", writes=True)
+async def noop_write(text: str) -> str:
+    """Give back the text, as if that changed something.
+
+    text: any text
+    """
+    return text
+
+
 def register(registry):
-    registry.add(noop)
+    registry.add(noop, noop_write)
 '''
 
 
@@ -49,7 +60,7 @@ def write(place: Path, mock_url: str) -> tuple[Path, Path]:
         _write(routes / f"rules-{number}.yaml", {"route": f"rules-{number}", "model": "mock", "keywords": keywords})
     for word, model in LANES.items():
         route: dict[str, Any] = {"route": word, "model": model, "keywords": [word], "priority": 10}
-        _write(routes / f"{word}.yaml", route | ({"tools": ["noop"]} if model == "tool" else {}))
+        _write(routes / f"{word}.yaml", route | ({"tools": TOOLS[model]} if model in TOOLS else {}))
     config = place / "gateway.yaml"
     _write(config, _config(place, mock_url))
     return config, routes
@@ -67,8 +78,9 @@ def _config(place: Path, mock_url: str) -> dict[str, Any]:
             "paced": backend("/paced/v1", "openai"),
             "compatible": backend("/v1", "compatible"),
             "tool": backend("/tools/v1", "openai"),
+            "write": backend("/writes/v1", "openai"),
         },
-        "models": {name: {"backends": [name]} for name in ("mock", "paced", "compatible", "tool")},
+        "models": {name: {"backends": [name]} for name in ("mock", *LANES.values())},
         # Without utterances there is nothing for an encoder to do; switched off, none is loaded either.
         "router": {"model": "auto", "default": "mock", "semantic": {"enabled": False}},
         "tools": {"plugins": [str(place / "plugins")], "offer": "routed"},

@@ -1,7 +1,8 @@
 """A mock upstream that costs as little as Python can: every answer is built before the first request.
 
 `/v1` answers at once, a stream in one write. `/paced/v1` writes one event every GAP_MS. `/tools/v1` answers a
-conversation without a tool result with a call of `noop`, and one with a result with the usual text.
+conversation without a tool result with a call of `noop`, and one with a result with the usual text; `/writes/v1` does the
+same with `noop_write`.
 Knows just enough HTTP to find the end of a request.
 """
 
@@ -29,7 +30,7 @@ _WORDS: Final = (
     "is checked ",
     "in order. ",
 )
-_CALL: Final = {"id": "call_bench", "type": "function", "function": {"name": "noop", "arguments": '{"text":"bench"}'}}
+_USAGE: Final = {"prompt_tokens": 420, "completion_tokens": 50, "total_tokens": 470}
 _HEAD: Final = {"id": "chatcmpl-bench", "created": 1_700_000_000, "model": "mock-model"}
 
 
@@ -48,10 +49,26 @@ def json_answer() -> bytes:
     return _with_length(_encoded(_answer(message, "stop")))
 
 
-def tool_answer() -> bytes:
-    """A response that calls `noop`."""
-    message = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
+def tool_answer(name: str) -> bytes:
+    """A response that calls this tool."""
+    message = {"role": "assistant", "content": None, "tool_calls": [_call(name)]}
     return _with_length(_encoded(_answer(message, "tool_calls")))
+
+
+def tool_stream(name: str) -> bytes:
+    """A streamed response that calls this tool: its name, then its arguments in two pieces, as servers cut them."""
+    call = _call(name)
+    first, second = call["function"]["arguments"][:6], call["function"]["arguments"][6:]
+    named = {**call, "function": {"name": name, "arguments": ""}}
+    pieces: list[dict[str, Any]] = [{"role": "assistant", "content": None, "tool_calls": [{"index": 0, **named}]}]
+    pieces += [{"tool_calls": [{"index": 0, "function": {"arguments": each}}]} for each in (first, second)]
+    chunks = [_chunk(_choice(piece)) for piece in pieces]
+    chunks += [_chunk(_choice({}, "tool_calls")), _chunk([], _USAGE), b"data: [DONE]\n\n"]
+    return STREAM_HEAD + b"".join(map(_chunked, chunks)) + b"0\r\n\r\n"
+
+
+def _call(name: str) -> dict[str, Any]:
+    return {"id": "call_bench", "type": "function", "function": {"name": name, "arguments": '{"text":"bench"}'}}
 
 
 def _answer(message: dict[str, Any], finish: str) -> dict[str, Any]:
@@ -62,21 +79,22 @@ def _answer(message: dict[str, Any], finish: str) -> dict[str, Any]:
 
 def events() -> list[bytes]:
     """The 53 events of a stream (role, 50 times content, finish, usage) and `[DONE]`."""
-
-    def chunk(choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
-        body = {**_HEAD, "object": "chat.completion.chunk", "choices": choices, "usage": usage}
-        return b"data: " + _encoded(body) + b"\n\n"
-
-    def choice(delta: dict[str, Any], finish: str | None = None) -> list[dict[str, Any]]:
-        return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
-
     return [
-        chunk(choice({"role": "assistant", "content": ""})),
-        *(chunk(choice({"content": _WORDS[i % len(_WORDS)]})) for i in range(EVENTS - 3)),
-        chunk(choice({}, "stop")),
-        chunk([], {"prompt_tokens": 420, "completion_tokens": 50, "total_tokens": 470}),
+        _chunk(_choice({"role": "assistant", "content": ""})),
+        *(_chunk(_choice({"content": _WORDS[i % len(_WORDS)]})) for i in range(EVENTS - 3)),
+        _chunk(_choice({}, "stop")),
+        _chunk([], _USAGE),
         b"data: [DONE]\n\n",
     ]
+
+
+def _chunk(choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
+    body = {**_HEAD, "object": "chat.completion.chunk", "choices": choices, "usage": usage}
+    return b"data: " + _encoded(body) + b"\n\n"
+
+
+def _choice(delta: dict[str, Any], finish: str | None = None) -> list[dict[str, Any]]:
+    return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
 
 
 def _chunked(data: bytes) -> bytes:
@@ -84,10 +102,14 @@ def _chunked(data: bytes) -> bytes:
 
 
 JSON: Final = json_answer()
-TOOL: Final = tool_answer()
 STREAM_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
+# By the first part of the path: plain and streamed.
+CALLS: Final = {
+    b"post /tools/": (tool_answer("noop"), tool_stream("noop")),
+    b"post /writes/": (tool_answer("noop_write"), tool_stream("noop_write")),
+}
 PACED: Final = [
     STREAM_HEAD + _chunked(events()[0]),
     *map(_chunked, events()[1:-1]),
@@ -120,13 +142,15 @@ class Mock(asyncio.Protocol):
         self._answer(head, received)
 
     def _answer(self, head: bytes, request: bytes) -> None:
-        if b'"stream":true' in request or b'"stream": true' in request:
+        streamed = b'"stream":true' in request or b'"stream": true' in request
+        calls = CALLS.get(head[: head.index(b"/", 6) + 1])
+        if calls is not None and b'"tool_call_id"' not in request:
+            self._transport.write(calls[streamed])
+        elif streamed:
             if head.startswith(b"post /paced/"):
                 self._pace(0)
             else:
                 self._transport.write(BURST)
-        elif head.startswith(b"post /tools/") and b'"tool_call_id"' not in request:
-            self._transport.write(TOOL)
         else:
             self._transport.write(JSON)
 

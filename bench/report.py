@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from bench.gateway import RULES
 from bench.request import PROMPT_BYTES
@@ -65,9 +65,21 @@ def table(rows: Sequence[Row], samples: Samples) -> str:
     return "\n".join(_line(line, widths) for line in lines)
 
 
-def tool_round_ms(samples: Samples) -> float:
-    """CPU that one server-run tool round adds to a turn: a turn with one, less a turn without. NaN if not measured."""
-    return samples.cpu_ms("json-tool-round", "gateway") - samples.cpu_ms("json", "gateway")
+# Each row with a tool round, and the row that is the same without.
+TOOL_ROUNDS: Final = {
+    "json-tool-round": "json",
+    "stream-tool-round": "stream",
+    "json-write-round": "json",
+    "stream-write-round": "stream",
+}
+
+
+def tool_rounds_ms(samples: Samples) -> dict[str, float]:
+    """CPU that one server-run tool round adds to a turn: a turn with one, less a turn without; where both were measured."""
+    added = {
+        row: samples.cpu_ms(row, "gateway") - samples.cpu_ms(without, "gateway") for row, without in TOOL_ROUNDS.items()
+    }
+    return {row: value for row, value in added.items() if math.isfinite(value)}
 
 
 def as_json(rows: Sequence[Row], samples: Samples, stated: dict[str, Any]) -> dict[str, Any]:
@@ -91,8 +103,8 @@ def as_json(rows: Sequence[Row], samples: Samples, stated: dict[str, Any]) -> di
                 for name, loads in samples.loads.get(row.name, {}).items()
             },
         }
-    tool_round = _finite(tool_round_ms(samples))
-    return {"conditions": stated, "errors": samples.errors, "rows": measured, "tool_round_cpu_ms": tool_round}
+    tool_rounds = {row: round(value, 4) for row, value in tool_rounds_ms(samples).items()}
+    return {"conditions": stated, "errors": samples.errors, "rows": measured, "tool_round_cpu_ms": tool_rounds}
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

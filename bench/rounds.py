@@ -55,6 +55,10 @@ ROWS: Final = (
     Row("json-compatible", stream=False, word="lanecompatible", subjects=("relay", "gateway")),
     Row("stream-compatible", stream=True, word="lanecompatible", subjects=("relay", "gateway")),
     Row("json-tool-round", stream=False, path="/tools/v1", word="lanetool", subjects=("gateway",)),
+    Row("stream-tool-round", stream=True, path="/tools/v1", word="lanetool", subjects=("gateway",)),
+    # Each commits five times before it answers: with more connections than this they would wait for the disk, not work.
+    Row("json-write-round", stream=False, path="/writes/v1", word="lanewrite", subjects=("gateway",), connections=16),
+    Row("stream-write-round", stream=True, path="/writes/v1", word="lanewrite", subjects=("gateway",), connections=16),
 )
 
 

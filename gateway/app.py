@@ -55,13 +55,16 @@ from gateway.store.holder import may_live, this_process
 from gateway.store.kept import KeptRoutes, MemoryKept
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
+from gateway.tools.guards.paging import READ_RESULT
 from gateway.tools.ledger import Ledger
+from gateway.tools.self_checks import SelfChecks
 from gateway.tools.settling import Settling
 from gateway.turn.answers import AnswerCache, AnswerStore
 from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
+from gateway.turn.offering import Offering
 from gateway.turn.pruner import Pruner
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
@@ -134,9 +137,12 @@ async def open_gateway(
         )
         log = LogSubscriber(first.config.observe.log)
 
+        checks = SelfChecks()
+
         def adopt(snapshot: Snapshot) -> None:
             """What outlives versions takes over the new one's settings."""
             builder.prepare_backends()
+            checks.begin(snapshot.tools)
             redactor.update(secrets_of(snapshot.config))
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
@@ -148,7 +154,7 @@ async def open_gateway(
                 snapshot.version,
                 models=tuple(snapshot.config.models),
                 routes=tuple(snapshot.routes),
-                tools=tuple(snapshot.tools.specs),
+                tools=(*snapshot.tools.specs, READ_RESULT.name),
                 backends=tuple(snapshot.config.backends),
             )
 
@@ -156,6 +162,8 @@ async def open_gateway(
             first, replica.build, builder.dismiss, clock, guard=replica.standing.refuse, took_over=adopt
         )
         stack.push_async_callback(versions.close)
+        # Stopped first: what they look at is closed then.
+        stack.push_async_callback(checks.close)
         refuse_open_gateway(first)
         store = SqlStore(first.config.storage.database)
         stack.push_async_callback(store.close)
@@ -201,6 +209,8 @@ async def open_gateway(
         stack.push_async_callback(answers.close)
         kept = _kept_routes(own.storage, clock)
         stack.push_async_callback(kept.close)
+        kept_offers = _kept_offers(own.storage, clock)
+        stack.push_async_callback(kept_offers.close)
         turns = Turns(
             versions,
             loop,
@@ -212,6 +222,7 @@ async def open_gateway(
             _status_of,
             AnswerCache(loop, answers),
             kept,
+            Offering(courier.breakers, kept_offers),
         )
         drain = Drain()
         together = Together(metrics, traces, versions, siblings)
@@ -323,6 +334,15 @@ def _kept_routes(storage: StorageConfig, clock: Clock) -> KeptRoutes:
     from gateway.store.valkey_kept import ValkeyKept
 
     return ValkeyKept(storage.redis, storage.redis_prefix, clock.monotonic)
+
+
+def _kept_offers(storage: StorageConfig, clock: Clock) -> KeptRoutes:
+    if storage.redis is None:
+        return MemoryKept(clock.monotonic)
+    from gateway.store.valkey_kept import ValkeyKept
+
+    prefix = f"{storage.redis_prefix}offers:"
+    return ValkeyKept(storage.redis, prefix, clock.monotonic, "tools are offered as to new conversations")
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

@@ -30,6 +30,7 @@ from gateway.routing.encoder import Encoder
 from gateway.routing.encoders.registry import Encoders
 from gateway.routing.fits import Fits
 from gateway.routing.linted import warnings_of
+from gateway.routing.relevance import Relevance
 from gateway.routing.rules import rule_mistakes
 from gateway.security.keys import KeyRing
 from gateway.security.outbound import OutboundGuard
@@ -45,6 +46,7 @@ from gateway.tools.registry import Registry
 from gateway.tools.threads import Threads
 from gateway.turn.gate import pass_gate
 from gateway.turn.hooks import Hooks
+from gateway.turn.offering import described_as, offers_vary
 from gateway.turn.snapshot import Snapshot
 
 # Names that are resolved at the same time, for tools.
@@ -154,6 +156,8 @@ class Builder:
     async def dismiss(self, snapshot: Snapshot) -> None:
         """Close what only this version used."""
         await snapshot.router.close()
+        if snapshot.relevance is not None:
+            await snapshot.relevance.close()
         await snapshot.tools.close()
         for name, config in snapshot.config.backends.items():
             await self._shelf.put_back(name, config)
@@ -201,7 +205,11 @@ class Builder:
             created=int(self._clock.now()),
             names=ModelNames(config.models, config.aliases),
             calibration=router.calibration,
+            relevance=self._relevance(config, registry),
+            offers_vary=offers_vary(bundle.config, bundle.routes, registry),
         )
+        if prepared and snapshot.relevance is not None:
+            await snapshot.relevance.prepare()
         if gate is not None:
             try:
                 await pass_gate(bundle.files.gate_name, gate, snapshot)
@@ -218,12 +226,15 @@ class Builder:
             PythonProvider(
                 [self.root / place for place in config.tools.plugins],
                 timeout_s=config.tools.timeout_s,
+                retries=config.tools.retries,
                 resources={"outbound": guard},
                 threads=self._threads,
             )
         ]
         providers += [
-            HttpProvider(name, service, guard, timeout_s=config.tools.timeout_s, root=self.root)
+            HttpProvider(
+                name, service, guard, timeout_s=config.tools.timeout_s, retries=config.tools.retries, root=self.root
+            )
             for name, service in config.tools.http.items()
         ]
         servers = [self._mcp_provider(name, bundle, lock, guard) for name in config.tools.mcp]
@@ -245,6 +256,7 @@ class Builder:
             lock.tools(name),
             self.mcp.put_back,
             timeout_s=tools.timeout_s,
+            retries=tools.retries,
             place=bundle.problem(("tools", "mcp", name), ""),
         )
 
@@ -272,6 +284,13 @@ class Builder:
                 await self._shelf.put_back(name, config.backends[name])
             raise
         return taken
+
+    def _relevance(self, config: GatewayConfig, registry: Registry) -> Relevance | None:
+        if len(registry.specs) <= config.tools.max_offered:
+            return None
+        semantic = config.router.semantic
+        described = {spec.name: described_as(spec) for spec in registry.specs.values()}
+        return Relevance(described, self.encoder(semantic), semantic.timeout_ms / 1000)
 
     def _check(self, bundle: Bundle, registry: Registry, servers: Sequence[McpProvider]) -> list[Problem]:
         """Raise what is wrong; answer what may be right once every server is there."""

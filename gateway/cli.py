@@ -97,7 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     tools = commands.add_parser("tools", parents=[files], help="list the registry of tools")
-    tools.add_argument("--check", action="store_true", help="run the tools' self-checks")
+    tools.add_argument("--check", action="store_true", help="run the tools' self-checks and lint them")
+    tools.add_argument("--strict", action="store_true", help="warnings count as problems")
     tools.add_argument("--lock", action="store_true", help="write tools.lock.json: the MCP servers' tools as they are")
     tools.add_argument("--json", action="store_true", help="machine-readable")
 

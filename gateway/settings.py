@@ -23,9 +23,6 @@ ENVIRONMENT: Final = "environment"
 # refused.
 UNSERVED: Final = (
     "MAX_STEPS",
-    "MAX_RETRIES",
-    "RETRY_BACKOFF",
-    "CIRCUIT_BREAK_THRESHOLD",
     "CONTEXT_WINDOW_SIZE",
     "CONTEXT_MAX_MESSAGES",
     "CONTEXT_RECENT_TURNS",
@@ -62,6 +59,11 @@ class Settings(BaseSettings):
     max_tool_rounds: int | None = Field(default=None, ge=0, le=100, validation_alias="MAX_TOOL_ROUNDS")
     max_iterations: int | None = Field(default=None, ge=0, le=100, validation_alias="MAX_ITERATIONS")
     tool_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False, validation_alias="TOOL_TIMEOUT")
+    tool_retries: int | None = Field(default=None, ge=0, le=10, validation_alias="MAX_RETRIES")
+    tool_backoff_s: float | None = Field(
+        default=None, ge=0, le=60, allow_inf_nan=False, validation_alias="RETRY_BACKOFF"
+    )
+    tool_breaker: int | None = Field(default=None, ge=1, validation_alias="CIRCUIT_BREAK_THRESHOLD")
     semantic_threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] | None = Field(
         default=None, validation_alias="SEMANTIC_ROUTE_THRESHOLD"
     )
@@ -166,6 +168,9 @@ def overrides(settings: Settings) -> dict[tuple[str, ...], tuple[str, Any]]:
         ("keys", "admin_key"): ("GATEWAY_ADMIN_KEY", settings.gateway_admin_key),
         ("tools", "max_rounds"): ("MAX_TOOL_ROUNDS", settings.tool_rounds),
         ("tools", "timeout_s"): ("TOOL_TIMEOUT", settings.tool_timeout_s),
+        ("tools", "retries"): ("MAX_RETRIES", settings.tool_retries),
+        ("tools", "backoff_s"): ("RETRY_BACKOFF", settings.tool_backoff_s),
+        ("tools", "breaker_failures"): ("CIRCUIT_BREAK_THRESHOLD", settings.tool_breaker),
         ("router", "semantic", "threshold"): ("SEMANTIC_ROUTE_THRESHOLD", settings.semantic_threshold),
     }
     return {place: found for place, found in named.items() if found[1] is not None}

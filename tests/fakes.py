@@ -118,7 +118,8 @@ def _answer(frames: Sequence[Frame]) -> Answer:
     message = assembly.message()
     calls = [{"id": c.id, "function": {"name": c.name, "arguments": c.arguments}} for c in message.tool_calls]
     thought = "".join(assembly.reasoning) or None
-    said = {"content": message.text, "reasoning_content": thought, "tool_calls": calls}
+    refusal = "".join(assembly.refusal) or None
+    said = {"content": message.text, "reasoning_content": thought, "refusal": refusal, "tool_calls": calls}
     only = {"message": said, "finish_reason": assembly.finish_reason}
     body = {"id": "up", "created": 17, "model": "up", "choices": [only], **({"usage": usage} if usage else {})}
     return normalise_answer(json.dumps(body).encode(), new_call_id)

@@ -617,6 +617,18 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-text-models",
+        "Models without function calling use tools of both sides, by configuration or once tools were refused; streamed without protocol text, however it is cut.",
+        "contract",
+        (
+            "e2e/test_text_models.py::test_a_model_that_only_writes_text_uses_the_gateway_s_tools",
+            "e2e/test_text_models.py::test_tools_of_both_sides_and_the_rounds_behind_them",
+            "e2e/test_text_models.py::test_a_model_whose_upstream_refuses_tools_is_asked_in_text_from_then_on",
+            "chat/test_react_reader.py::test_however_an_answer_is_cut_the_same_is_read",
+            "chat/test_react_reader.py::test_what_a_model_makes_up_behind_its_action_counts_for_nothing",
+        ),
+    ),
+    Requirement(
         "R-mixed",
         "Of calls of both kinds in one answer the registry's are run and the client gets its own; later they stand where they belong.",
         "contract",
@@ -627,9 +639,13 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "R-tool-choice",
-        "`tool_choice` and `n` decide which tools are offered and what the model must do, as the page about the API says.",
+        "`tool_choice` and `n` decide which tools are offered and what the model must do, as the table about turns says.",
         "OpenAI API",
-        ("test_examples.py::test_what_a_request_says_of_tools_does_what_the_page_says",),
+        (
+            "test_examples.py::test_what_a_request_says_of_tools_does_what_the_page_says",
+            "turn/test_tool_choice.py::test_choice_of_tools_holds_as_the_table_says_B025",
+            "turn/test_tool_choice.py::test_several_answers_have_no_registry_tools_and_the_trace_says_so",
+        ),
     ),
     Requirement(
         "R-bounded",
@@ -703,6 +719,175 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "backends/test_llamacpp.py::test_server_is_started_once_asked_with_its_own_key_and_ended",
             "backends/test_llamacpp.py::test_server_that_dies_is_started_again_under_another_key",
             "backends/test_llamacpp.py::test_server_ends_when_the_gateway_is_killed",
+        ),
+    ),
+    Requirement(
+        "R-tool-retries",
+        "A tool is asked again only where that does no harm, and what cannot be reached is left alone for a while.",
+        "contract",
+        (
+            "e2e/test_tool_guards.py::test_only_what_surely_did_nothing_is_sent_again",
+            "e2e/test_tool_guards.py::test_a_payment_to_a_closed_port_is_tried_again_until_somebody_listens",
+            "e2e/test_tool_guards.py::test_a_server_that_cannot_be_reached_is_left_alone_and_its_errors_are_not_held_against_it",
+            "tools/guards/test_breakers.py::test_one_call_is_let_through_after_a_while_and_decides",
+        ),
+    ),
+    Requirement(
+        "R-tool-limits",
+        "How often and how many at a time a tool is called can be limited, and waiting for it is bounded.",
+        "contract",
+        (
+            "e2e/test_tool_guards.py::test_a_tool_s_own_limit_is_told_to_whoever_would_wait_too_long",
+            "tools/guards/test_places.py::test_no_more_calls_at_a_time_than_allowed_and_places_come_free",
+        ),
+    ),
+    Requirement(
+        "R-result-shown",
+        "A model sees the fields it is meant to see, can read on in what was too long, and may get an extract instead.",
+        "contract",
+        (
+            "e2e/test_tool_guards.py::test_only_the_named_fields_are_shown_and_the_trace_has_all",
+            "e2e/test_tool_guards.py::test_a_large_result_stays_json_and_can_be_read_to_its_end",
+            "e2e/test_tool_guards.py::test_a_result_is_read_on_by_its_owner_in_its_conversation_and_nowhere_else",
+            "e2e/test_tool_guards.py::test_a_long_result_is_condensed_against_the_question_and_can_still_be_read",
+            "tools/guards/test_paging.py::test_pages_joined_are_the_whole",
+        ),
+    ),
+    Requirement(
+        "R-hook-names",
+        "A hook whose name is misspelt refuses its plugin.",
+        "contract",
+        ("tools/test_python_provider.py::test_a_misspelt_hook_is_a_mistake_with_its_place",),
+    ),
+    Requirement(
+        "R-tool-required",
+        "Where a route requires a tool, words alone are no answer.",
+        "contract",
+        (
+            "turn/test_tool_choice.py::test_words_without_a_tool_are_no_answer_where_the_route_requires_one",
+            "turn/test_tool_choice.py::test_model_that_never_uses_the_required_tool_is_no_answer_at_all",
+        ),
+    ),
+    Requirement(
+        "R-tool-events",
+        "Registry calls are shown in a stream to who asks for them, and to nobody else.",
+        "contract",
+        (
+            "api/test_tool_events.py::test_registry_calls_are_shown_to_who_asks_for_them",
+            "api/test_tool_events.py::test_registry_calls_are_hidden_from_everybody_else",
+            "api/test_tool_events.py::test_sdk_reads_a_stream_with_shown_calls_as_any_other",
+        ),
+    ),
+    Requirement(
+        "R-limits-end-turns",
+        "A turn that a limit ends gives the best answer so far, a plain statement, and `length`; it is never empty.",
+        "contract",
+        (
+            "turn/test_ending.py::test_tokens_that_leave_no_room_end_the_turn_with_what_was_said",
+            "turn/test_ending.py::test_answer_is_never_empty_where_a_limit_ended_the_tools",
+            "turn/test_ending.py::test_deadline_in_a_later_round_keeps_what_came_of_the_earlier_ones",
+            "e2e/test_turn_cases.py::test_deadline_of_the_client_gives_it_the_best_answer_so_far",
+            "e2e/test_turn_cases.py::test_model_that_calls_for_ever_is_stopped_with_a_statement",
+        ),
+    ),
+    Requirement(
+        "R-reflecting",
+        "A result that failed or is empty is a step of its own, and its reason stands before the model.",
+        "contract",
+        (
+            "turn/test_ending.py::test_empty_result_is_a_reason_to_reflect_and_the_model_is_told",
+            "turn/test_ending.py::test_failed_result_is_a_reason_to_reflect_and_the_model_reads_it",
+        ),
+    ),
+    Requirement(
+        "R-models-of-a-turn",
+        "One model may do the tool work, another answer, and another go on where arguments fail; a turn stays on its backends.",
+        "contract",
+        (
+            "turn/test_models_of_a_turn.py::test_tool_model_does_the_tool_work_and_the_model_answers",
+            "turn/test_models_of_a_turn.py::test_answer_model_writes_the_answer",
+            "turn/test_models_of_a_turn.py::test_second_failure_of_the_same_arguments_moves_the_turn_to_the_model_named_for_it",
+            "turn/test_models_of_a_turn.py::test_turn_stays_on_the_backend_that_answered_in_each_of_its_models",
+        ),
+    ),
+    Requirement(
+        "R-hostile-models",
+        "Whatever a model writes, what goes upstream is well paired, the turn ends within its limits, and both forms say the same.",
+        "blueprint invariant 5",
+    ),
+    Requirement(
+        "R-schema-dialects",
+        "A tool's schema goes upstream in the words its server takes, and takes the same values as before.",
+        "contract",
+        (
+            "chat/schemas/test_dialect.py::test_schemas_of_real_clients_take_the_same_values_in_every_dialect",
+            "chat/schemas/test_dialect.py::test_no_dialect_refuses_what_a_schema_takes",
+            "e2e/test_tool_schemas.py::test_google_is_told_what_litellm_would_lose",
+            "e2e/test_tool_schemas.py::test_strict_mode_is_asked_for_where_it_takes_the_same",
+            "e2e/test_tool_schemas.py::test_a_turn_that_fails_over_says_its_tools_as_each_server_takes_them",
+        ),
+    ),
+    Requirement(
+        "R-offer-grows",
+        "Within a thread the offered tools only grow, and keep their order.",
+        "contract",
+        (
+            "e2e/test_offers.py::test_within_a_thread_the_offer_only_grows_and_keeps_its_order",
+            "e2e/test_offers.py::test_what_a_request_narrows_is_back_in_the_next",
+            "e2e/test_offers.py::test_replicas_know_what_a_thread_was_offered",
+        ),
+    ),
+    Requirement(
+        "R-offer-breaker",
+        "A tool whose breaker is open is not added to an offer; one that was offered stays and answers an error.",
+        "contract",
+        (
+            "e2e/test_offers.py::test_an_open_breaker_keeps_a_tool_from_new_threads_and_from_no_other",
+            "e2e/test_offers.py::test_a_breaker_that_opens_where_all_are_offered_the_same_takes_no_tool_from_a_thread",
+        ),
+    ),
+    Requirement(
+        "R-requires",
+        "A tool is offered once the tools it requires have succeeded in the thread, by the gateway's own records.",
+        "contract",
+        (
+            "e2e/test_offers.py::test_a_tool_follows_as_soon_as_what_it_requires_has_succeeded",
+            "e2e/test_offers.py::test_a_client_s_word_that_something_succeeded_proves_nothing",
+            "tools/test_prerequisites.py::test_a_tool_that_could_never_be_offered_is_refused_at_load",
+        ),
+    ),
+    Requirement(
+        "R-offer-relevant",
+        "Above `tools.max_offered` the tools most relevant to the question are offered, and the trace names them.",
+        "contract",
+        (
+            "e2e/test_offers.py::test_of_too_many_tools_those_that_the_question_is_about_are_offered",
+            "routing/test_relevance.py::test_the_router_s_encoder_knows_what_a_question_is_about",
+            "routing/test_relevance.py::test_an_encoder_that_fails_is_no_reason_to_offer_nothing",
+        ),
+    ),
+    Requirement(
+        "R-tool-lint",
+        "`hermes-gateway tools --check` runs self-checks and lint; the shipped tools pass both.",
+        "contract",
+        (
+            "test_cli.py::test_tools_check_tells_what_is_wrong_with_file_and_line",
+            "tools/test_lint.py::test_a_first_sentence_is_short_and_says_when",
+            "tools/test_lint.py::test_parameters_are_described_and_closed_sets_are_enums",
+            "tools/test_lint.py::test_results_are_flat_or_say_what_is_needed_of_them",
+            "tools/test_lint.py::test_what_takes_long_is_to_be_a_run",
+            "tools/test_lint.py::test_the_shipped_tools_pass",
+            "tools/test_self_checks.py::test_a_failing_check_is_told_and_stops_nobody",
+        ),
+    ),
+    Requirement(
+        "R-tool-provider",
+        "A plugin may bring a source of tools; the guide's example works.",
+        "contract",
+        (
+            "tools/test_brought.py::test_the_guide_s_example_is_a_provider_that_works",
+            "tools/test_brought.py::test_what_is_no_provider_is_refused_at_load",
+            "tools/test_brought.py::test_a_provider_that_never_ends_is_not_waited_for",
         ),
     ),
     # --- Observing ---
@@ -804,6 +989,9 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     _field_case(33, "A link inside the allowed folder does not lead out of it."),
     _field_case(34, "A tool that does not exist is an error the model can mend."),
     _field_case(35, "A failed call of a server's tool never looks like a success, and no result is empty."),
+    _field_case(36, "A kept result is found by the same arguments however they are spelt, and an error is never kept."),
+    _field_case(38, "A kept result is for its caller alone, unless its tool says that nobody's matters."),
+    _field_case(39, "The same call with the same result is told to the model, and ends after the third."),
     _field_case(40, "A blocking tool stalls nobody else."),
     _field_case(
         41,
@@ -816,6 +1004,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     _field_case(44, "A tool that changed after it was agreed to is not offered until it is agreed to again."),
     _field_case(45, "A replayed assistant message keeps its `content: null`."),
     _field_case(46, "Explicit nulls in a request count as absent."),
+    _field_case(47, "Text that looks like a tool call is text."),
     _field_case(48, "Fields that belong to streams are not in a plain answer."),
     _field_case(68, "A failure in mid-stream is an error, never a short answer that looks whole."),
     _field_case(69, "A first chunk with empty `choices` is no trouble."),

@@ -44,6 +44,55 @@ def test_tools_check_says_that_it_found_nothing(
     monkeypatch.chdir(tmp_path)
     for name in ("GATEWAY_CONFIG", "GATEWAY_ROUTES", *(n for n in os.environ if n.startswith("GATEWAY_"))):
         monkeypatch.delenv(name, raising=False)
-    asked = Namespace(config=Path("gateway.yaml"), routes=Path("routes"), check=True, lock=False, json=False)
-    assert tools.run(asked) == 0
-    assert "No self-check failed." in capsys.readouterr().out
+    assert tools.run(_asked()) == 0
+    assert "No self-check failed, and lint found nothing." in capsys.readouterr().out
+
+
+def _asked(**more: bool) -> Namespace:
+    flags = {"check": True, "lock": False, "json": False, "strict": False, **more}
+    return Namespace(config=Path("gateway.yaml"), routes=Path("routes"), **flags)
+
+
+def test_tools_check_tells_what_is_wrong_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "routes").mkdir()
+    (tmp_path / "plugins").mkdir()
+    plugin = tmp_path / "plugins" / "act.py"
+    good = """from gateway.tools import tool
+
+@tool(check=lambda: None, writes=True)
+def act(text: str) -> str:
+    '''Act when the user asks for it.
+
+    text: what to do
+    '''
+
+def register(registry): registry.add(act)
+"""
+    (tmp_path / "gateway.yaml").write_text(
+        "backends:\n  demo: {provider: demo}\nmodels:\n  demo: {backends: [demo]}\nrouter:\n  default: demo\n", "utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("GATEWAY_CONFIG", "GATEWAY_ROUTES", *(n for n in os.environ if n.startswith("GATEWAY_"))):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(source: str, **more: bool) -> tuple[int, str, str]:
+        plugin.write_text(source)
+        code = tools.run(_asked(**more))
+        told = capsys.readouterr()
+        return code, told.out, told.err.replace(f"{tmp_path}/", "")
+
+    code, out, err = run(good)
+    assert (code, err) == (0, "")
+    assert "act (writes)" in out
+    code, _, err = run(good.replace("lambda: None", "lambda: 1 / 0"))
+    assert (code, err) == (1, "plugins/act.py:3: tool `act`: its check failed: division by zero\n")
+    code, _, err = run(good.replace("    text: what to do\n", ""))
+    assert (code, err) == (1, "plugins/act.py:3: tool `act`: parameter `text` has no description\n")
+    unchecked = good.replace("check=lambda: None, ", "")
+    code, out, err = run(unchecked)
+    assert code == 0
+    assert "plugins/act.py:3: warning: tool `act`: it writes and has no `check`" in err
+    assert "Nothing but warnings." in out
+    assert run(unchecked, strict=True)[0] == 1

@@ -24,7 +24,6 @@ from pydantic.fields import FieldInfo
 from starlette.routing import Route
 
 from gateway import cli
-from gateway.api.auth import _UNSERVED
 from gateway.api.errors import TABLE, describe, internal
 from gateway.api.services import Services
 from gateway.app import create_app
@@ -204,12 +203,9 @@ def _names(nodes: Iterable[ast.expr | None]) -> set[str]:
 def test_every_header_is_documented_and_no_other() -> None:
     text = text_of("api")
     asked, sent = headers_of_the_api()
-    unserved = {name.decode() for name in _UNSERVED}
-    assert set(first_code(rows(text, "header", "meaning"), "header")) == asked - unserved
+    assert set(first_code(rows(text, "header", "meaning"), "header")) == asked
     assert set(first_code(rows(text, "header", "when", "meaning"), "header")) == sent
-    request, response = section(text, "Headers of a request"), section(text, "Headers of an answer")
-    refused = next(part for part in request.split("\n\n") if part.startswith("Refused with 400"))
-    assert {name.lower() for name in code(refused)} == unserved
+    response = section(text, "Headers of an answer")
     upstream = response.split("To backends")[1]
     known = re.compile(r"x-[a-z-]+[a-z]|retry-after(-ms)?|traceparent|authorization|accept-encoding|content-type")
     assert {text for text in literals("backends", str) if known.fullmatch(text)} - set(code(upstream)) == set()
@@ -434,7 +430,7 @@ async def test_python_examples_are_python_and_plugins_load(example: Example, tmp
     provider = PythonProvider([tmp_path])
     try:
         specs = await provider.list()
-        assert specs or provider.hooks
+        assert specs or provider.hooks or provider.brought
         assert {name for name in HOOK_NAMES if f"async def {name}(" in source} == set(provider.hooks)
     finally:
         await provider.close()

@@ -47,7 +47,9 @@ ROUTES: dict[str, dict[str, Any]] = {"orders": {"model": "strong", "keywords": [
 
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
-ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [WEATHER]}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [WEATHER]}}
+ALLOWED_AUTO = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [WEATHER]}}
+CUSTOM = {"type": "custom", "custom": {"name": "draw"}}
 
 
 def _named(name: str) -> dict[str, Any]:
@@ -200,37 +202,54 @@ async def test_the_readmes_tool_answers(tmp_path: Path) -> None:
         await provider.close()
 
 
-# What a request says -> the fields it has, whether registry tools are offered, and the choices of the first and later rounds.
-CHOICES: dict[str, tuple[dict[str, Any], bool, Any, Any]] = {
-    "nothing": ({}, True, None, None),
-    "`auto`": ({"tool_choice": "auto"}, True, "auto", "auto"),
-    "`required`": ({"tool_choice": "required"}, True, "required", "auto"),
-    "a named function, the client's": ({"tool_choice": _named("weather")}, True, _named("weather"), "auto"),
-    "a named function, of the registry": ({"tool_choice": _named("query_order")}, True, _named("query_order"), "auto"),
-    "`none`": ({"tool_choice": "none"}, False, "none", None),
-    "another form (`allowed_tools`, `custom`)": ({"tool_choice": ALLOWED}, True, ALLOWED, "auto"),
-    "`n` above 1": ({"n": 2, "tool_choice": "required"}, False, "required", None),
-    "a route with `tool_choice: none`": ({"tool_choice": "required"}, False, "required", None),
+# Who says what -> the fields of the request, the route's `tool_choice`, whether registry tools are offered, and the choices of
+# the first and later rounds.
+CHOICES: dict[str, tuple[dict[str, Any], str | None, bool, Any, Any]] = {
+    "nobody anything": ({}, None, True, None, None),
+    "the client `auto`": ({"tool_choice": "auto"}, None, True, "auto", "auto"),
+    "the client `required`": ({"tool_choice": "required"}, None, True, "required", "auto"),
+    "the client a function of its own": ({"tool_choice": _named("weather")}, None, True, _named("weather"), "auto"),
+    "the client a function of the registry": (
+        {"tool_choice": _named("query_order")},
+        None,
+        True,
+        _named("query_order"),
+        "auto",
+    ),
+    "the client a `custom` tool": ({"tool_choice": CUSTOM}, None, True, CUSTOM, "auto"),
+    "the client `allowed_tools`": ({"tool_choice": ALLOWED}, None, True, ALLOWED, ALLOWED_AUTO),
+    "the client `none`": ({"tool_choice": "none"}, None, False, "none", None),
+    "the client `n` above 1": ({"n": 2, "tool_choice": "required"}, None, False, "required", None),
+    "the route `required`, the client nothing or `auto`": ({}, "required", True, "required", "auto"),
+    "the route `required`, the client anything else": (
+        {"tool_choice": _named("weather")},
+        "required",
+        True,
+        _named("weather"),
+        "auto",
+    ),
+    "the route `none`": ({"tool_choice": "required"}, "none", False, "required", None),
 }
 
 
 @pytest.mark.parametrize("said", CHOICES)
 async def test_what_a_request_says_of_tools_does_what_the_page_says(said: str, tmp_path: Path) -> None:
-    more, offered, first, later = CHOICES[said]
+    more, of_route, offered, first, later = CHOICES[said]
     table = rows(
-        text_of("api"),
-        "the request says",
+        text_of("turns"),
+        "who says what",
         "registry tools",
         "client tools",
         "first round's `tool_choice`",
         "later rounds",
     )
-    assert [row["the request says"] for row in table] == list(CHOICES)
+    assert [row["who says what"] for row in table] == [*CHOICES, "anybody, in a round that may only answer"]
     row = table[list(CHOICES).index(said)]
-    assert (row["registry tools"] == "offered", row["client tools"]) == (offered, "offered")
+    if row["registry tools"] != "as the client's row says":
+        assert (row["registry tools"] == "offered", row["client tools"]) == (offered, "offered")
     route = {"model": "m", "keywords": ["order"], "tools": ["query_order"]}
-    if said.startswith("a route"):
-        route["tool_choice"] = "none"
+    if of_route is not None:
+        route["tool_choice"] = of_route
     calls = [answer(calls=[call("c1", "query_order", '{"order_id": "SO-2024-0318"}')])] if offered else []
     async with ScriptedUpstream(*calls, answer("It was shipped.")) as upstream:
         async with serving(tmp_path, native_config(upstream.base_url), {"orders": route}, {"orders": ORDERS}) as served:
@@ -257,14 +276,6 @@ async def test_of_calls_of_both_kinds_ours_are_run_and_the_client_gets_its_own(t
             event["data"]["name"] for event in await events_of(served, headers) if event["type"] == "tool.started"
         ]
         assert started == ["query_order"]
-
-
-@pytest.mark.parametrize("header", ["x-gateway-events"])
-async def test_headers_that_promise_too_much_are_refused(header: str, tmp_path: Path) -> None:
-    async with gateway_with(tmp_path) as served:
-        chat = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
-        status, _, body = await served.post("/v1/chat/completions", chat, x_api_key="app-key-1", **{header: "tools"})
-        assert (status, body["error"]["param"]) == (400, header)
 
 
 async def test_endpoints_of_the_page_are_served_with_and_without_a_key(tmp_path: Path) -> None:

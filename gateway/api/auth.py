@@ -16,9 +16,6 @@ from gateway.security.keys import KeyRing
 from gateway.security.principal import Principal
 from gateway.turn.prepare import Wishes
 
-# Headers of the contract that change what an answer means and that this version does not serve: accepting them silently
-# would promise something that does not happen.
-_UNSERVED = {b"x-gateway-events": "x-gateway-events"}
 # Of the contract too, under names of others.
 _SPECIAL = frozenset({b"idempotency-key", b"x-stainless-retry-count"})
 # Longer than any key that means to be one.
@@ -33,7 +30,7 @@ def read_headers(
     Raises:
         Unauthenticated: no key, or an unknown one.
         NotAllowed: a header that this key may not set; without keys, a request that a foreign page sent.
-        InvalidRequest: a header this version does not serve, or one that cannot be read.
+        InvalidRequest: a header that cannot be read.
     """
     authorization: str | None = None
     api_key: str | None = None
@@ -77,9 +74,6 @@ _NO_WISHES = Wishes()
 
 
 def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Principal, Wishes]:
-    for name, title in _UNSERVED.items():
-        if name in special:
-            raise InvalidRequest(f"The header `{title}` is not supported by this version.", param=title)
     user = special.get(b"x-gateway-user")
     if user:
         if "set_user" not in principal.roles:
@@ -104,6 +98,9 @@ def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Prin
     fallbacks = special.get(b"x-gateway-fallbacks")
     if fallbacks not in (None, "none"):
         raise InvalidRequest("`x-gateway-fallbacks` can only be `none`.", param="x-gateway-fallbacks")
+    events = special.get(b"x-gateway-events")
+    if events not in (None, "tools"):
+        raise InvalidRequest("`x-gateway-events` can only be `tools`.", param="x-gateway-events")
     deadline_s: float | None = None
     if (deadline := special.get(b"x-gateway-deadline-ms")) is not None:
         # Not more digits than a year's milliseconds have, and none of the digits that `int` does not take.
@@ -120,4 +117,4 @@ def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Prin
         )
     retried = special.get(b"x-stainless-retry-count", "0") not in ("", "0")
     session = special.get(b"x-gateway-session")
-    return principal, Wishes(tags, session, tools, deadline_s, fallbacks is None, key, retried)
+    return principal, Wishes(tags, session, tools, deadline_s, fallbacks is None, key, retried, events=events is not None)

@@ -17,7 +17,7 @@ from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
 from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
 from gateway.api.sse import SILENCE_S, ChatStream
-from gateway.chat.blocks import Message
+from gateway.chat.answer import Choice
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.codecs.functions import FunctionsWriter, functions_answer
 from gateway.chat.relay import StreamWriter
@@ -31,6 +31,7 @@ from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
+from gateway.turn.stream import end_chunk, whole_chunk
 
 ENDPOINT = "/v1/chat/completions"
 # Seconds a client that does not read may keep a stopping gateway from stopping.
@@ -183,7 +184,7 @@ class _Exchange:
             body = functions_answer(result.body) if self._turn.request.functions else result.body
             await send_json(self._send, 200, body, _headers(self._turn))
         elif not self._stream.ended:
-            await _send_whole(self._stream, result.message, result.finish_reason, self._turn)
+            await _send_whole(self._stream, result, self._turn)
 
     def _start_watching(self, receive: Receive, cancel: Callable[[], bool]) -> None:
         self._watcher = asyncio.get_running_loop().create_task(self._watch(receive, cancel))
@@ -196,13 +197,14 @@ class _Exchange:
             cancel()
 
 
-async def _send_whole(stream: ChatStream, message: Message, reason: str | None, turn: Turn) -> None:
-    """A finished message as a stream: one chunk of text, one per call."""
-    if message.text:
-        await stream.add(message.text)
-    if calls := message.tool_calls:
-        await stream.add_calls(calls)
-    await stream.finish(reason or "stop", turn.replayed_usage or turn.usage)
+async def _send_whole(stream: ChatStream, result: TurnResult, turn: Turn) -> None:
+    """A finished answer as a stream: one chunk for what each choice says, one for its end."""
+    choices = result.choices or (Choice(0, result.message, result.finish_reason),)
+    for choice in choices:
+        await stream.relay([whole_chunk(choice.message, None, choice.index)])
+    ends = [end_chunk(choice.finish_reason or "stop", choice.index) for choice in choices]
+    await stream.relay(ends)
+    await stream.finish(None, turn.replayed_usage or turn.usage)
 
 
 def _headers(turn: Turn) -> Headers:

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request
 
 from gateway.api.auth import caller
 from gateway.api.services import Services
-from gateway.errors import NoSuchModel
 from gateway.turn.snapshot import Snapshot
 
 
@@ -27,7 +26,7 @@ def models_endpoints(services: Services) -> APIRouter:
         snapshot = services.versions.serving
         principal = caller(request.scope, snapshot.keys, services.clock.now())
         if name not in snapshot.names_for(principal):
-            raise NoSuchModel(name)
+            snapshot.meant_by(name, principal)  # raises, unless a wildcard means it
         return _model(name, snapshot)
 
     return router

@@ -32,6 +32,7 @@ def tools_endpoints(services: Services) -> APIRouter:
                     "remote_name": spec.remote_name or None,
                     "writes": spec.writes,
                     "deletes": spec.deletes,
+                    "requires": list(spec.requires),
                     "timeout_s": spec.timeout_s,
                     "spec_hash": spec.spec_hash,
                 }

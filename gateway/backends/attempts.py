@@ -10,10 +10,13 @@ import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from gateway.backends.backend import Backend, ModelCall
 from gateway.backends.choice import Member, Needs, cannot, in_order, missing, needs_of
 from gateway.backends.places import wait_for_place
 from gateway.backends.retry import Verdict, backoff_s, verdict
+from gateway.backends.tool_schemas import said_in
 from gateway.backends.watched import Key, WatchedBackend
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
@@ -75,7 +78,7 @@ class Attempt:
         self.key: Key = own.backend.key(now)
         self.model = model
         self.number = number
-        self.call = call
+        self.call = said_in(call, own.backend.tool_schemas)
         self.started = now
         self._ticket = own.backend.breaker.enter()
         self._left = False
@@ -255,6 +258,9 @@ class Attempts:
                         each.backend.name != prefer,
                     )
                 )
+        if tier.choosy and self._needed().tools:
+            # Whoever has to be asked in text comes last.
+            members.sort(key=lambda each: not each.backend.config.capabilities.tools)
         tries = []
         for member in members:
             backend = member.backend
@@ -337,9 +343,7 @@ class Attempts:
         call, left_s = self._call, self.until - now
         if left_s >= call.timeout_s:
             return call
-        return ModelCall(
-            call.messages, call.fields, call.trace_id, max(0.001, left_s), call.model, call.wanted, call.tokens
-        )
+        return msgspec.structs.replace(call, timeout_s=max(0.001, left_s))
 
     def _needed(self) -> Needs:
         if self._needs is None:

@@ -5,7 +5,7 @@ Knows what a model call carries and what comes back. Knows nothing of routes, to
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from gateway.chat.answer import Answer
 from gateway.chat.blocks import Message
 from gateway.chat.chunk import Chunk
+from gateway.chat.schemas.dialect import SchemaDialect
 
 
 class ModelCall(msgspec.Struct, frozen=True):
@@ -28,6 +29,7 @@ class ModelCall(msgspec.Struct, frozen=True):
         wanted: what the client put in the place of the `*` in a wildcard model's name, else empty; it takes the place of
             the `*` in the backend's own model.
         tokens: an estimate of the prompt's tokens; 0 where nobody asked for one.
+        tools_in: the `tools` array in another dialect of schemas than `whole`, or None where that makes no difference.
     """
 
     messages: tuple[Message, ...]
@@ -37,6 +39,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     model: str = ""
     wanted: str = ""
     tokens: int = 0
+    tools_in: Callable[[SchemaDialect], bytes | None] | None = None
 
 
 class Backend(Protocol):

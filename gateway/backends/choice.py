@@ -50,10 +50,8 @@ def needs_of(call: ModelCall) -> Needs:
 
 
 def missing(config: BackendConfig, needs: Needs) -> str | None:
-    """The first capability that the call needs and the backend lacks."""
+    """The first capability that the call needs and the backend lacks. Tools are none: without them they are text."""
     able = config.capabilities
-    if needs.tools and not able.tools:
-        return "tools"
     if needs.vision and not able.vision:
         return "vision"
     if needs.json_schema and not able.json_schema:
@@ -64,7 +62,6 @@ def missing(config: BackendConfig, needs: Needs) -> str | None:
 def cannot(needs: Iterable[str], model: str) -> InvalidRequest:
     """The refusal of a call that no backend of a model can serve."""
     words = {
-        "tools": ("tools", "tools"),
         "vision": ("images", "messages"),
         "json_schema": ("`response_format` with a JSON schema", "response_format"),
     }

@@ -11,6 +11,7 @@ from gateway.backends.litellm import LitellmBackend
 from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.backends.native import NATIVE_PROVIDERS, NativeBackend
 from gateway.backends.plugin import PluginBackend
+from gateway.backends.react import Learned, ReactBackend
 from gateway.backends.watched import WatchedBackend
 from gateway.config.models import BackendConfig
 
@@ -32,10 +33,11 @@ def make_backend(name: str, config: BackendConfig) -> Backend:
 
 def watch_backend(name: str, config: BackendConfig) -> WatchedBackend:
     """A backend as pools see it, with one adapter for each of its keys. Opens nothing."""
-    if not config.api_keys:
-        return WatchedBackend([make_backend(name, config)], config)
-    alone = [config.model_copy(update={"api_key": key, "api_keys": ()}) for key in config.api_keys]
-    return WatchedBackend([make_backend(name, each) for each in alone], config)
+    alone = [config]
+    if config.api_keys:
+        alone = [config.model_copy(update={"api_key": key, "api_keys": ()}) for key in config.api_keys]
+    learned = Learned(text_only=not config.capabilities.tools)
+    return WatchedBackend([ReactBackend(make_backend(name, each), learned) for each in alone], config)
 
 
 class BackendShelf:

@@ -23,13 +23,14 @@ from gateway.backends.litellm_errors import translate
 from gateway.backends.litellm_losses import refuse_losses, said_as_text
 from gateway.backends.litellm_setup import ENVIRONMENT, set_up
 from gateway.backends.litellm_thoughts import Heard, Thoughts
-from gateway.backends.wire import Secrets
+from gateway.backends.secrets import Secrets
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk, decode_chunk
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.normalise import NotAnAnswer, normalise_answer
 from gateway.chat.normalise_stream import StreamNormaliser
-from gateway.chat.parameters import renamed
+from gateway.chat.parameters import renamed, with_defaults
+from gateway.chat.reasoning import REASONING_CONTENT, encode_with_reasoning
 from gateway.config.models import BackendConfig
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamTimeout
 from gateway.ids import new_call_id
@@ -42,6 +43,8 @@ _OPENAI_FIELDS = frozenset(
     "safety_identifier service_tier store prompt_cache_key prompt_cache_retention thinking web_search_options functions "
     "function_call stream_options".split()
 )
+# Providers that want the thoughts behind a call back with its result, in plain words.
+_WANT_REASONING = frozenset({"deepseek", "moonshot"})
 _CLOSE_TIMEOUT_S = 5.0
 _SECRET_NAME = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
 
@@ -92,6 +95,9 @@ class LitellmBackend:
         self._name = name
         self._config = config
         self._dropped = frozenset(config.drop_params)
+        wanted = REASONING_CONTENT if config.provider in _WANT_REASONING else "off"
+        reasoning = wanted if config.send_reasoning == "auto" else config.send_reasoning
+        self._reasoning = None if reasoning == "off" else reasoning
         host = URL(config.base_url).authority if config.base_url else ""
         self._secrets = Secrets(
             [
@@ -211,13 +217,17 @@ class LitellmBackend:
         known = {name: value for name, value in fields.items() if name in _OPENAI_FIELDS}
         other = {name: value for name, value in fields.items() if name not in _OPENAI_FIELDS}
         config = self._config
-        messages = [msgspec.json.decode(encode_message(message)) for message in call.messages]
+        field = self._reasoning
+        messages = [
+            msgspec.json.decode(encode_with_reasoning(message, field) if field else encode_message(message))
+            for message in call.messages
+        ]
         said_as_text(config.provider, messages)
         refuse_losses(config.provider, call.model, fields, messages)
         self._thoughts.put_back(call.trace_id, messages)
         arguments: dict[str, Any] = {
-            **{name: value for name, value in config.params.items() if name not in fields},
-            **known,
+            # Not by its other fields: what the operator said of the way to the provider is no client's to take away.
+            **with_defaults(known, config.params),
             "model": f"{config.provider}/{config.model}".replace("*", call.wanted or "*"),
             "messages": messages,
             "timeout": timeout_s,

@@ -13,8 +13,8 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.backends.wire import Secrets, error_from_frame, error_from_status, is_too_long
-from gateway.chat.chunk import ChunkError
+from gateway.backends.secrets import Secrets
+from gateway.backends.wire import error_from_frame, error_from_status, is_too_long
 from gateway.errors import (
     ContextTooLong,
     GatewayError,
@@ -35,6 +35,7 @@ _SUFFIX = re.compile(
 )
 _URL = re.compile(r"\b(?:https?|wss?)://[^\s\"'<>\\]+")
 _NETWORK = re.compile(r"connect|errno|reset by peer|disconnected|name or service|ssl", re.IGNORECASE)
+_NETWORKS = frozenset({"aiohttp", "httpx", "httpcore"})
 # Said of an answer that came with a good status, though litellm gives it another.
 _NO_ANSWER = re.compile(r"converting to valid response block|^Unexpected response from|Unable to get json response")
 _PARAMETERS = re.compile(r"does not support parameters?: \[?['\"]?(\w+)")
@@ -117,20 +118,28 @@ def _in_mid_stream(error: Exception, model: str, secrets: Secrets) -> GatewayErr
     return translate(error, model=model, secrets=secrets)
 
 
-def _frame_behind(error: BaseException) -> ChunkError | None:
+def _frame_behind(error: BaseException) -> bytes | None:
     """The error frame of a stream that a library raised as an error of its own, if one is the cause."""
     for cause in _causes(error):
         body = getattr(cause, "body", None)
         if type(cause).__name__ == "APIError" and isinstance(body, dict):
-            return ChunkError(*(body.get(name) for name in ("message", "type", "code", "param")))
+            return json.dumps(body).encode()
     return None
 
 
 def _without_answer(error: Exception, names: set[str], model: str, *, answered: bool) -> UpstreamError:
     network = names & {"APIConnectionError", "ClientError", "OSError", "TransportError"}
-    if network and not answered:
+    if network and not answered and not _stumbled(error):
         return _unreachable(error, model)
     return UpstreamBroken(f"The answer of `{model}` is not what its provider's protocol allows.")
+
+
+def _stumbled(error: BaseException) -> bool:
+    """Whether a translator found something else in an answer than it looked for; litellm calls that a connection error."""
+    causes = [*_causes(error)]
+    if any(isinstance(each, OSError) or type(each).__module__.split(".")[0] in _NETWORKS for each in causes):
+        return False
+    return any(isinstance(each, (LookupError, TypeError, AttributeError)) for each in causes)
 
 
 def _unreachable(error: BaseException, model: str) -> UpstreamError:
@@ -168,8 +177,8 @@ def _body_of(error: Exception) -> str:
         try:
             value: Any = ast.literal_eval(literal.group())
         except (ValueError, SyntaxError):
-            value = b""
-        if isinstance(value, bytes) and value:
+            value = None
+        if isinstance(value, bytes):
             return value.decode("utf-8", "replace")
     return _SUFFIX.sub("", text).strip()
 

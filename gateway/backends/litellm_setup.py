@@ -36,6 +36,7 @@ def set_up(litellm: Any) -> None:
     for name in _CALLBACKS:
         setattr(litellm, name, [])
     _fetch_nothing(litellm)
+    _follow_nothing(litellm)
     _replace(litellm.AnthropicConfig, "transform_request", _unwrapping)
     _replace(litellm.AmazonConverseConfig, "_async_transform_request", _unwrapping)
     _replace(litellm.VertexGeminiConfig, "_check_finish_reason", _said_only)
@@ -57,6 +58,25 @@ def _fetch_nothing(litellm: Any) -> None:
         for name, refused in (("safe_get", refuse), ("async_safe_get", refuse_async)):
             if hasattr(module, name):
                 setattr(module, name, refused)
+
+
+def _follow_nothing(litellm: Any) -> None:
+    """Redirects are followed to nowhere: what is asked, and some keys, would go where the operator never said."""
+
+    def staying(real: Callable[..., Any]) -> Callable[..., Any]:
+        def create(*args: Any, **kwargs: Any) -> Any:
+            client = real(*args, **kwargs)
+            if client is not None:
+                client.follow_redirects = False
+            return client
+
+        return create
+
+    _replace(litellm.llms.custom_httpx.http_handler.AsyncHTTPHandler, "create_client", staying)
+    own, name = litellm.llms.openai.common_utils.BaseOpenAILLM, "_get_async_http_client"
+    real = getattr(own, name)
+    if real.__module__ != __name__:
+        setattr(own, name, staticmethod(staying(real)))
 
 
 def _unwrapping(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,15 +17,18 @@ from yarl import URL
 
 from gateway.backends.backend import ModelCall
 from gateway.backends.reading import Reader, Said, UnknownEncoding, read_some, reader_of
-from gateway.backends.wire import Secrets, error_from_frame, error_from_status
+from gateway.backends.secrets import Secrets
+from gateway.backends.wire import error_from_frame, error_from_status, text_of
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk, decode_chunk, decode_chunks
 from gateway.chat.codecs.chat_completions import encode_message
+from gateway.chat.gathering import gathered
 from gateway.chat.mending import mended
-from gateway.chat.normalise import NotAnAnswer, answer_as_chunk, normalise_answer, read_answer
+from gateway.chat.normalise import answer_as_chunk, failure_of, normalise_answer, read_answer
 from gateway.chat.normalise_stream import StreamNormaliser
 from gateway.chat.parameters import renamed, with_defaults
-from gateway.chat.sse import EventTooLarge, SseParser
+from gateway.chat.reasoning import REASONING_CONTENT, encode_with_reasoning, misses_reasoning
+from gateway.chat.sse import ErrorEvent, EventTooLarge, SseParser
 from gateway.chat.surrogates import SurrogateJoiner
 from gateway.config.models import BackendConfig
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamError, UpstreamTimeout
@@ -44,6 +47,11 @@ _RENAMED: Final[dict[str, dict[str, str]]] = {"ollama": {"max_completion_tokens"
 
 _CONNECT_TIMEOUT_S = 10.0
 _ERROR_BODY_BYTES = 64 * 1024
+# What the status says does not wait for words that do not come.
+_ERROR_BODY_S = 5.0
+# Some send their whole policy with each answer, more than aiohttp's 8 KiB.
+_HEADER_BYTES = 64 * 1024
+_HEADERS = 512
 # Room for an answer with images or sound in it.
 _ANSWER_BYTES = 64 * 1024 * 1024
 # A stream says everything around each token anew.
@@ -56,6 +64,8 @@ _NO_STREAM = frozenset({"application/json", "text/html"})
 # Events without a word in them, which some servers send to be heard from, and an end mark that is not quite one.
 _NOTHING = frozenset({b"", b"null", b"[DONE]"})
 _USAGE_WORDS = (b"stream_options", b"include_usage")
+# How a stream begins, whatever its content type says.
+_EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -63,12 +73,26 @@ _encode = msgspec.json.Encoder().encode
 class _Reading:
     """How far one stream has been read."""
 
-    __slots__ = ("finished", "joiner", "normaliser")
+    __slots__ = ("_ended", "_wanted", "begun", "finished", "joiner", "normaliser")
 
-    def __init__(self, normaliser: StreamNormaliser | None) -> None:
+    def __init__(self, normaliser: StreamNormaliser | None, wanted: int) -> None:
         self.normaliser = normaliser
         self.joiner = SurrogateJoiner()
+        self._wanted = wanted
+        self._ended: set[int | None] = set()
+        self.begun = False
         self.finished = False
+
+    def note(self, chunks: Sequence[Chunk]) -> None:
+        """Take in chunks: the answer is complete when each of its choices has ended."""
+        self.begun = self.begun or any(chunk.choices for chunk in chunks)
+        if self.finished:
+            return
+        if self._wanted == 1:
+            self.finished = _end(chunks) is not None
+            return
+        self._ended.update(choice.index for chunk in chunks for choice in chunk.choices if choice.finish_reason)
+        self.finished = len(self._ended) >= self._wanted
 
 
 class NativeBackend:
@@ -92,9 +116,12 @@ class NativeBackend:
         self._url = _chat_url(base)
         self._model = _encode(config.model)
         self._wildcard = config.model if config.model and "*" in config.model else None
-        self._params = {name: msgspec.Raw(_encode(value)) for name, value in config.params.items()}
         self._dropped = frozenset(config.drop_params)
         self._names = {**_RENAMED.get(config.provider, {}), **config.map_params}
+        params = {name: msgspec.Raw(_encode(value)) for name, value in config.params.items()}
+        self._params = renamed(params, (), self._names)
+        # The field for thoughts; None where they are not sent.
+        self._reasoning = None if config.send_reasoning in ("auto", "off") else config.send_reasoning
         own_headers = {name.lower(): value for name, value in config.headers.items()}
         self._headers = {"content-type": "application/json", "accept-encoding": "identity", **own_headers}
         if config.api_key:
@@ -102,7 +129,7 @@ class NativeBackend:
         url = URL(base)
         hidden = (config.api_key or "", *own_headers.values(), url.password or "", *url.query.values())
         self._secrets = Secrets((*hidden, base, str(url.origin())))
-        self._asks_usage = True
+        self._asks_usage = "stream_options" not in self._dropped
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -118,28 +145,27 @@ class NativeBackend:
         """
         limit_s = min(call.timeout_s, self._config.timeout_s)
         try:
-            async with (
-                asyncio.timeout(limit_s),
-                self._open().post(
-                    self._url, data=self._body(call, stream=False), headers=self._for(call), allow_redirects=False
-                ) as response,
-            ):
-                if response.status >= 300:
-                    raise await self._refusal(response, call)
-                body = await self._whole(response, call)
+            async with asyncio.timeout(limit_s):
+                response = await self._begin(call, stream=False)
+                try:
+                    body = await self._whole(response, call)
+                finally:
+                    _give_back(response)
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(call, error) from error
         try:
-            return self._answer(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, NotAnAnswer) as error:
+            return self._answer(body, call)
+        except UpstreamBroken as error:
+            raise UpstreamBroken(self._secrets.scrub(error.message)) from error
+        except (msgspec.DecodeError, ValueError, EventTooLarge) as error:
             said = self._disguised(body)
-            raise said or UpstreamBroken(f"The answer of `{call.model}` is not a chat completion.") from error
+            raise said or self._no_answer(f"The answer of `{call.model}` is not a chat completion", body) from error
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
-        reading = _Reading(None if self._exact else StreamNormaliser(new_call_id))
+        reading = _Reading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
         async with aclosing(self._events(call, reading)) as events:
             async for payloads, last in events:
                 batch: list[Chunk] = []
@@ -148,8 +174,9 @@ class NativeBackend:
                     yield batch
                 if failure is not None:
                     raise failure
-                if last == "eof" and not reading.finished:
-                    raise UpstreamBroken(f"The answer of `{call.model}` was cut off.")
+                if last != "more" and not (reading.finished or (last == "done" and reading.begun)):
+                    words = "was cut off" if reading.begun else "is empty"
+                    raise UpstreamBroken(f"The answer of `{call.model}` {words}.")
 
     async def close(self) -> None:
         """Close every connection."""
@@ -166,27 +193,48 @@ class NativeBackend:
                 chunks = decode_chunks(payloads)
             except msgspec.DecodeError:
                 chunks = []  # one by one, then: it may be a pair that was split, and says which one is at fault
-            if chunks and not any(chunk.fields.error is not None or chunk.fields.choices is None for chunk in chunks):
+            odd = any(chunk.fields.error is not None or chunk.fields.choices is None for chunk in chunks)
+            if chunks and not odd and _end(chunks) != "error":
                 batch += chunks
-                reading.finished = reading.finished or _finishes(chunks)
+                reading.note(chunks)
                 return None
         for payload in payloads:
             if reading.normaliser is not None and (known := reading.normaliser.scan(payload)) is not None:
                 batch.append(known)
                 continue
+            failure: GatewayError | None = None
             try:
-                if (blank := payload.strip()) in _NOTHING:
-                    reading.finished = reading.finished or blank == b"[DONE]"
-                    continue
-                chunk = self._chunk(payload, reading.joiner, call)
-                if (failed := chunk.fields.failure) is not None:
-                    return error_from_frame(failed, secrets=self._secrets)
-                if reading.normaliser is not None:
-                    chunk = reading.normaliser.feed(chunk)
+                for part in _parts(payload):
+                    failure = self._take(part, reading, batch, call)
+                    if failure is not None:
+                        break
             except UpstreamBroken as error:
-                return error
-            batch.append(chunk)
-            reading.finished = reading.finished or _finishes((chunk,))
+                failure = UpstreamBroken(self._secrets.scrub(error.message))
+                failure.__cause__ = error
+            if failure is not None and not reading.finished:  # behind the end nothing is missing
+                return failure
+        return None
+
+    def _take(self, payload: bytes, reading: _Reading, batch: list[Chunk], call: ModelCall) -> GatewayError | None:
+        """Put one event's chunk into the batch; the error that it is instead.
+
+        Raises:
+            UpstreamBroken: it is neither.
+        """
+        if isinstance(payload, ErrorEvent):
+            return error_from_frame(payload, secrets=self._secrets)
+        if (blank := payload.strip()) in _NOTHING:
+            reading.finished = reading.finished or (blank == b"[DONE]" and reading.begun)
+            return None
+        chunk = self._chunk(payload, reading.joiner, call)
+        if chunk.fields.failed:
+            return error_from_frame(chunk.data, secrets=self._secrets)
+        if reading.normaliser is not None:
+            chunk = reading.normaliser.feed(chunk)
+        elif (failed := _failure_in(chunk)) is not None:
+            raise failed
+        batch.append(chunk)
+        reading.note((chunk,))
         return None
 
     async def _events(self, call: ModelCall, reading: _Reading) -> AsyncGenerator[tuple[list[bytes], str], None]:
@@ -200,7 +248,7 @@ class NativeBackend:
         size = 0
         try:
             async with asyncio.timeout(wait_s):
-                response = await self._begin(call)
+                response = await self._begin(call, stream=True)
                 content = await self._stream_of(response, call)
             while True:
                 async with asyncio.timeout(wait_s):
@@ -249,21 +297,26 @@ class NativeBackend:
                 raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
         return b"".join(parts)
 
-    async def _begin(self, call: ModelCall) -> aiohttp.ClientResponse:
+    async def _begin(self, call: ModelCall, *, stream: bool) -> aiohttp.ClientResponse:
         """Send the request; the response, once it is clear that it is no refusal."""
         while True:
-            asked = self._asks_usage
+            asked, reasoning = stream and self._asks_usage, self._reasoning
             response = await self._open().post(
-                self._url, data=self._body(call, stream=True), headers=self._for(call), allow_redirects=False
+                self._url, data=self._body(call, stream=stream), headers=self._for(call), allow_redirects=False
             )
             if response.status < 300:
                 return response
             try:
-                body = await read_some(self._reader(response, call), _ERROR_BODY_BYTES)
+                body = await read_some(response, _ERROR_BODY_BYTES, _ERROR_BODY_S)
                 own = "stream_options" in call.fields  # then it may be the client's options that it refuses
                 if response.status in (400, 422) and asked and not own and any(word in body for word in _USAGE_WORDS):
                     # It does not know how to be asked for usage; it is not asked again.
                     self._asks_usage = False
+                    continue
+                auto = self._config.send_reasoning == "auto"
+                if response.status in (400, 422) and auto and reasoning is None and misses_reasoning(body):
+                    # It wants the thoughts behind each call back; it gets them from now on.
+                    self._reasoning = REASONING_CONTENT
                     continue
                 raise self._refused(response, body, call)
             finally:
@@ -273,7 +326,10 @@ class NativeBackend:
         """What is read of a stream; of a server that does not stream, its whole answer written as one."""
         if response.content_type not in _NO_STREAM:
             return self._reader(response, call)
-        chunk = self._as_chunk(await self._whole(response, call), call)
+        body = await self._whole(response, call)
+        if body.lstrip().startswith(_EVENTS):
+            return Said(body)
+        chunk = self._as_chunk(body, call)
         return Said(b"data: " + chunk + b"\n\ndata: [DONE]\n\n")
 
     def _as_chunk(self, body: bytes, call: ModelCall) -> bytes:
@@ -283,27 +339,52 @@ class NativeBackend:
             UpstreamError: it is an error in disguise, or something else.
         """
         try:
-            return answer_as_chunk(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, NotAnAnswer) as error:
+            return answer_as_chunk(body if self._exact else self._answer(body, call).body)
+        except UpstreamBroken as error:
+            raise UpstreamBroken(self._secrets.scrub(error.message)) from error
+        except (msgspec.DecodeError, ValueError) as error:
             said = self._disguised(body)
-            words = f"`{call.model}` was asked for a stream and answered with something else."
-            raise said or UpstreamBroken(words) from error
+            words = f"`{call.model}` was asked for a stream and answered with something else"
+            raise said or self._no_answer(words, body) from error
 
-    def _answer(self, body: bytes) -> Answer:
-        if self._exact:
-            return read_answer(body, new_call_id)
+    def _answer(self, body: bytes, call: ModelCall) -> Answer:
+        if body.lstrip().startswith(_EVENTS):
+            return self._gathered(body, call)
         try:
+            if self._exact:
+                return read_answer(body, new_call_id)
             return normalise_answer(body, new_call_id)
         except msgspec.MsgspecError:
-            return normalise_answer(mended(body), new_call_id)
+            if not self._exact:
+                return normalise_answer(mended(body), new_call_id)
+            if b"\\ud" not in body.lower():
+                raise
+            return read_answer(SurrogateJoiner().mend(body), new_call_id)
+
+    def _gathered(self, body: bytes, call: ModelCall) -> Answer:
+        """The answer of a server that streams though nobody asked it to."""
+        parser, reading, batch = SseParser(), _Reading(StreamNormaliser(new_call_id), _wanted(call)), list[Chunk]()
+        payloads = [*parser.feed(body), *parser.close()]
+        done = b"[DONE]" in payloads
+        failure = self._read(payloads[: payloads.index(b"[DONE]")] if done else payloads, reading, batch, call)
+        if failure is not None:
+            raise failure
+        if not reading.begun or not (reading.finished or done):
+            raise UpstreamBroken(f"The answer of `{call.model}` was cut off.")
+        return gathered(batch, new_call_id)
 
     def _disguised(self, body: bytes) -> GatewayError | None:
         """The error that a body with a status of success holds, if it holds one."""
         try:
-            error = decode_chunk(body).fields.failure
+            failed = decode_chunk(body).fields.failed
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        return None if error is None else error_from_frame(error, secrets=self._secrets)
+        return error_from_frame(body, secrets=self._secrets) if failed else None
+
+    def _no_answer(self, what: str, body: bytes) -> UpstreamBroken:
+        """The error for something that cannot be read, with its own words: they may say why."""
+        text = text_of(body, self._secrets)
+        return UpstreamBroken(f"{what}: {text}" if text else f"{what}.")
 
     def _reader(self, response: aiohttp.ClientResponse, call: ModelCall) -> Reader:
         try:
@@ -324,11 +405,16 @@ class NativeBackend:
                     raise
                 return decode_chunk(mended(payload))
         except (msgspec.DecodeError, ValueError) as error:
-            raise UpstreamBroken(f"`{call.model}` sent a chunk that is not a chat completion chunk.") from error
+            words = f"`{call.model}` sent a chunk that is not a chat completion chunk"
+            raise self._no_answer(words, payload) from error
 
     def _body(self, call: ModelCall, *, stream: bool) -> bytes:
         model = self._model if self._wildcard is None else _encode(self._wildcard.replace("*", call.wanted))
-        parts = [b'{"model":', model, b',"messages":[', b",".join(map(encode_message, call.messages)), b"]"]
+        if (field := self._reasoning) is None:
+            messages = b",".join(map(encode_message, call.messages))
+        else:
+            messages = b",".join(encode_with_reasoning(message, field) for message in call.messages)
+        parts = [b'{"model":', model, b',"messages":[', messages, b"]"]
         fields = with_defaults(renamed(call.fields, self._dropped, self._names), self._params)
         options = b""
         for name, raw in fields.items():
@@ -353,15 +439,15 @@ class NativeBackend:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
                 skip_auto_headers=("accept", "user-agent"),
                 read_bufsize=256 * 1024,
+                max_line_size=_HEADER_BYTES,
+                max_field_size=_HEADER_BYTES,
+                max_headers=_HEADERS,
                 # What is compressed all the same is inflated here, piece by piece: `reading.py`.
                 auto_decompress=False,
                 # A cookie would tie one caller's requests to another's.
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
-
-    async def _refusal(self, response: aiohttp.ClientResponse, call: ModelCall) -> GatewayError:
-        return self._refused(response, await read_some(self._reader(response, call), _ERROR_BODY_BYTES), call)
 
     def _refused(self, response: aiohttp.ClientResponse, body: bytes, call: ModelCall) -> GatewayError:
         headers = {name.lower(): value for name, value in response.headers.items()}
@@ -370,6 +456,10 @@ class NativeBackend:
     def _unreachable(self, call: ModelCall, error: Exception, *, begun: bool = False) -> UpstreamError:
         if begun or isinstance(error, aiohttp.ClientPayloadError):
             return UpstreamBroken(f"The answer of `{call.model}` was cut off.")
+        if isinstance(error, aiohttp.ClientResponseError):  # of HTTP itself: nothing else raises it here
+            return UpstreamBroken(f"The upstream of `{call.model}` answered with something that is not HTTP.")
+        if isinstance(error, aiohttp.ServerDisconnectedError):
+            return UpstreamError(f"The upstream of `{call.model}` closed the connection without an answer.")
         return UpstreamError(f"The upstream of `{call.model}` cannot be reached.")
 
 
@@ -390,9 +480,46 @@ async def _read_end(content: Reader) -> None:
                 await content.readany()
 
 
-def _finishes(chunks: Sequence[Chunk]) -> bool:
-    # From the end: that is where finish reasons are.
-    return any(choice.finish_reason for chunk in reversed(chunks) for choice in chunk.choices)
+def _wanted(call: ModelCall) -> int:
+    """How many choices the answer is to have."""
+    raw = call.fields.get("n")
+    try:
+        return 1 if raw is None else max(1, int(bytes(raw)))
+    except ValueError:
+        return 1
+
+
+def _end(chunks: Sequence[Chunk]) -> str | None:
+    """The last finish reason among them; from the end, for that is where they are."""
+    for chunk in reversed(chunks):
+        for choice in chunk.choices:
+            if choice.finish_reason:
+                return choice.finish_reason
+    return None
+
+
+def _parts(payload: bytes) -> Sequence[bytes]:
+    """The events in one payload: some servers end an event by one line break, where two belong."""
+    if b"\n" not in payload or isinstance(payload, ErrorEvent):
+        return (payload,)
+    lines = [line for line in payload.split(b"\n") if line.strip()]
+    return lines if all(line.strip() in _NOTHING or _is_object(line) for line in lines) else (payload,)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(line), dict)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _failure_in(chunk: Chunk) -> UpstreamBroken | None:
+    """The failure that a choice of an exact chunk tells of."""
+    for choice in msgspec.json.decode(chunk.data).get("choices") or ():
+        failed = failure_of(choice.get("finish_reason"), choice) if isinstance(choice, dict) else None
+        if failed is not None:
+            return failed
+    return None
 
 
 def _chat_url(base: str) -> URL:

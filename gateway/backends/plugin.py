@@ -25,8 +25,9 @@ from gateway.chat.blocks import ToolCall
 from gateway.chat.chunk import Chunk, decode_chunk
 from gateway.chat.codecs.chat_completions import encode_call, encode_message
 from gateway.chat.deltas import CallTracker
-from gateway.chat.normalise import NotAnAnswer, normalise_answer
+from gateway.chat.normalise import normalise_answer
 from gateway.chat.normalise_stream import StreamNormaliser
+from gateway.chat.parameters import renamed, with_defaults
 from gateway.clock import Clock, SystemClock
 from gateway.config.models import BackendConfig
 from gateway.errors import ConfigError, GatewayError, Problem, UpstreamBroken, UpstreamError, UpstreamTimeout
@@ -79,7 +80,7 @@ class PluginBackend:
             return normalise_answer(_encode(body), new_call_id)
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
-        except (msgspec.MsgspecError, NotAnAnswer, TypeError) as error:
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
             raise UpstreamBroken(f"The plugin of `{call.model}` did not return a chat completion.") from error
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
@@ -90,7 +91,7 @@ class PluginBackend:
             async for raw in source:
                 try:
                     chunk = normaliser.feed(decode_chunk(_encode(raw)))
-                except (msgspec.MsgspecError, TypeError) as error:
+                except (msgspec.MsgspecError, ValueError, TypeError) as error:
                     raise UpstreamBroken(f"The plugin of `{call.model}` gave what is no chunk.") from error
                 yield (chunk,)
         finally:
@@ -152,8 +153,7 @@ class PluginBackend:
         chat = await self._function(call)
         fields = {name: msgspec.json.decode(raw) for name, raw in call.fields.items()}
         request = {
-            **{name: value for name, value in self._config.params.items() if name not in fields},
-            **{name: value for name, value in fields.items() if name not in self._config.drop_params},
+            **with_defaults(renamed(fields, self._config.drop_params, {}), self._config.params),
             "model": self._model,
             "messages": [msgspec.json.decode(encode_message(message)) for message in call.messages],
             "stream": stream,

@@ -59,8 +59,10 @@ class Pool:
         self._clock = clock
         self._dice = dice or random.Random()  # noqa: S311 - spreads load, keeps no secret
         members = [member for tier in tiers for member in tier.members]
+        able = [member.backend.config.capabilities for member in members]
+        # Said in so many words of each: a text model would refuse the whole conversation.
+        self.shows_pictures = all(each.vision and "vision" in each.model_fields_set for each in able)
         self.sized = len(members) > 1 and any(member.backend.config.context_tokens for member in members)
-        self.takes_tools = any(member.backend.config.capabilities.tools for member in members)
 
     def standing(self) -> dict[str, BackendStanding]:
         """How each of its backends stands, fallbacks included."""
@@ -129,10 +131,13 @@ class Pool:
             name, model, number = attempt.backend.name, attempt.model, attempt.number
             held: list[Chunk] = []
             begun = False
+            lost: Usage | None = None
             try:
                 async with aclosing(attempt.adapter.stream(attempt.call)) as batches:
                     async for batch in batches:
                         if begun:
+                            if seen is not None:
+                                lost = _usage(batch) or lost
                             yield PoolBatch(batch, name, model, number)
                             continue
                         held += batch
@@ -148,7 +153,8 @@ class Pool:
                 attempts.failed(attempt, late, usage=_usage(held))
             except GatewayError as error:
                 seen_it = begun and (seen is None or seen())
-                attempts.failed(attempt, error, begun=seen_it, usage=None if begun else _usage(held))
+                # Of what the client has seen, the turn books the usage itself.
+                attempts.failed(attempt, error, begun=seen_it, usage=None if seen_it else lost or _usage(held))
             else:
                 return
             finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from contextlib import suppress
 from typing import Protocol
 
 import aiohttp
@@ -58,18 +59,21 @@ def reader_of(response: aiohttp.ClientResponse) -> Reader:
     encoding = response.headers.get("content-encoding")
     if encoding is None or encoding.lower() in ("", "identity"):
         return response.content
-    if encoding.lower() not in ("gzip", "deflate"):
+    if encoding.lower() not in ("gzip", "x-gzip", "deflate"):
         raise UnknownEncoding(f"content-encoding {encoding[:40]!r}")
     return _Inflated(response.content)
 
 
-async def read_some(reader: Reader, limit_bytes: int) -> bytes:
-    """The beginning of a body, up to about the limit; all of it where it is shorter."""
+async def read_some(response: aiohttp.ClientResponse, limit_bytes: int, wait_s: float) -> bytes:
+    """What can be read of a body: up to the limit, up to where it is cut or stalls; nothing where it cannot be read."""
     parts: list[bytes] = []
     size = 0
-    while size < limit_bytes and (data := await reader.readany()):
-        parts.append(data)
-        size += len(data)
+    with suppress(UnknownEncoding, aiohttp.ClientError, OSError, TimeoutError):
+        reader = reader_of(response)
+        async with asyncio.timeout(wait_s):
+            while size < limit_bytes and (data := await reader.readany()):
+                parts.append(data)
+                size += len(data)
     return b"".join(parts)[:limit_bytes]
 
 

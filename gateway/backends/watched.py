@@ -12,6 +12,7 @@ from typing import Final, Protocol, runtime_checkable
 from gateway.backends.backend import Backend
 from gateway.backends.breaker import Breaker
 from gateway.backends.places import Places
+from gateway.backends.tool_schemas import dialect_of
 from gateway.config.models import BackendConfig
 from gateway.errors import GatewayError
 from gateway.observe.metrics import BackendStanding
@@ -75,6 +76,7 @@ class WatchedBackend:
     Attributes:
         first_token: seconds to the first content of a stream.
         whole: seconds of answers that are not streamed.
+        tool_schemas: the dialect of schemas it takes tools in.
     """
 
     def __init__(self, adapters: Sequence[Backend], config: BackendConfig) -> None:
@@ -84,6 +86,7 @@ class WatchedBackend:
         self.places = Places(config.max_concurrency)
         self.first_token = Pace()
         self.whole = Pace()
+        self.tool_schemas = dialect_of(config)
         self._keys = tuple(Key(adapter) for adapter in adapters)
         self._turn = 0
 

@@ -11,6 +11,14 @@ from gateway.chat.blocks import Message
 from gateway.chat.usage import Usage
 
 
+class Choice(msgspec.Struct, frozen=True):
+    """One of several answers to the same question."""
+
+    index: int
+    message: Message
+    finish_reason: str | None
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What one model call came back with.
 

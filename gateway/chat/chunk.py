@@ -58,15 +58,6 @@ class ChunkChoice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class ChunkError(msgspec.Struct):
-    """An error frame inside a stream. `code` may be a number or a string."""
-
-    message: Any = None
-    type: Any = None
-    code: Any = None
-    param: Any = None
-
-
 class ChunkFields(msgspec.Struct):
     """What the gateway reads of a chunk."""
 
@@ -74,22 +65,22 @@ class ChunkFields(msgspec.Struct):
     model: str | None = None
     choices: list[ChunkChoice] | None = None
     usage: WireUsage | None = None
-    error: ChunkError | str | None = None
+    error: Any = None
     created: float | None = None
     # An error that is a whole event of its own, as vLLM and others write it.
     message: Any = None
     detail: Any = None
+    errors: Any = None
     type: Any = None
-    code: Any = None
-    param: Any = None
 
     @property
-    def failure(self) -> ChunkError | str | None:
-        """The error that this is instead of a chunk, in whichever form."""
-        if self.error is not None or self.choices is not None:
-            return self.error
-        words = self.message if isinstance(self.message, str) else self.detail
-        return ChunkError(words, self.type, self.code, self.param) if isinstance(words, str) else None
+    def failed(self) -> bool:
+        """Whether this is an error instead of a chunk, in whichever form; what it says stands in its JSON."""
+        if self.choices is not None:
+            return bool(self.error)  # beside choices an empty one says that there is none
+        if self.error is not None or self.errors or self.type == "error":
+            return True
+        return isinstance(self.message, str) or isinstance(self.detail, (str, list))
 
 
 class Chunk(msgspec.Struct):

@@ -80,7 +80,8 @@ class CallTracker:
             function = delta.function
             name, raw = ((function.name or "") if function else "", function.arguments if function else None)
         call = self._find(delta, name)
-        call.custom = call.custom or delta.custom is not None
+        if call.position is None:  # once somebody was told whose call it is, that does not change
+            call.custom = call.custom or delta.custom is not None
         if not call.name:
             call.name = name
         fragment = raw if isinstance(raw, str) else "" if raw is None else _encode(raw).decode()
@@ -100,7 +101,7 @@ class CallTracker:
     def _find(self, delta: ToolCallDelta, name: str) -> _OpenCall:
         if delta.index is not None:
             known = next((call for call in reversed(self._calls) if call.index == delta.index), None)
-            if known is None or (delta.id and name and known.name and known.said_id not in ("", delta.id)):
+            if known is None or (name and known.name and self._is_another(known, delta)):
                 return self._open(delta)
             known.said_id = known.said_id or delta.id or ""
             return known
@@ -111,6 +112,18 @@ class CallTracker:
             if not name or not last.name or (name == last.name and not _complete("".join(last.arguments))):
                 return last
         return self._open(delta)
+
+    def _is_another(self, known: _OpenCall, delta: ToolCallDelta) -> bool:
+        """Whether a named fragment under a known index begins another call: by its id, or by being whole after a whole one."""
+        if delta.id and known.said_id:
+            return known.said_id != delta.id
+        whole = delta.function.arguments if delta.function is not None else None
+        return (
+            isinstance(whole, str)
+            and whole.startswith("{")
+            and _complete(whole)
+            and _complete("".join(known.arguments))
+        )
 
     def _open(self, delta: ToolCallDelta) -> _OpenCall:
         if len(self._calls) == MOST_CALLS:

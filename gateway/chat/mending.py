@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.chat.surrogates import whole_characters
+
 # What OpenAI itself writes for a token that is as good as impossible.
 _IMPOSSIBLE: Final = -9999.0
 _THOUGHTS: Final = ("reasoning_content", "reasoning")
@@ -41,7 +43,7 @@ def mended(body: bytes) -> bytes:
         del value["usage"]
     for choice in _listed(value, "choices"):
         _mend_choice(choice)
-    return _encode(value)
+    return _encode(whole_characters(value))
 
 
 def _mend_choice(choice: dict[str, Any]) -> None:

@@ -6,11 +6,12 @@ Pure. Works on whole answers (`normalise_stream.py` on streams); adapters call i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from gateway.chat.answer import Answer
+from gateway.chat.answer import Answer, Choice
 from gateway.chat.blocks import Block, Message, Reasoning, Refusal, Text
 from gateway.chat.codecs.chat_completions import encode_call
 from gateway.chat.deltas import MOST_CALLS, content_text, content_thought, made_call
@@ -87,6 +88,7 @@ class _Choice(msgspec.Struct):
 class _Answer(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: WireUsage | None = None
+    error: Any = None
 
 
 _decode_answer = msgspec.json.Decoder(_Answer).decode
@@ -114,13 +116,25 @@ def read_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
         answer = _decode_answer(body)
     except RecursionError as error:
         raise msgspec.DecodeError("the answer is nested too deeply") from error
-    if not answer.choices or answer.choices[0].message is None:
+    if answer.error or not answer.choices or answer.choices[0].message is None:
         raise NotAnAnswer("the answer has no choices")
     choice = answer.choices[0]
     assert choice.message is not None
     message = _message(choice.message, new_id)
     reason = finish_reason(choice.finish_reason, has_calls=bool(message.tool_calls))
-    return Answer(message, reason, answer.usage.usage() if answer.usage else None, body, choice.finish_reason)
+    usage = answer.usage
+    counted = usage.usage() if usage is not None and not usage.blank else None
+    return Answer(message, reason, counted, body, choice.finish_reason)
+
+
+def read_choices(body: bytes, new_id: Callable[[], str]) -> tuple[Choice, ...]:
+    """Every answer in a body that this gateway wrote."""
+    choices = _decode_answer(body).choices or ()
+    messages = [_message(choice.message, new_id) for choice in choices if choice.message is not None]
+    return tuple(
+        Choice(index, message, finish_reason(choice.finish_reason, has_calls=bool(message.tool_calls)))
+        for index, (choice, message) in enumerate(zip(choices, messages, strict=True))
+    )
 
 
 def normalise_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
@@ -130,10 +144,13 @@ def normalise_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
         NotAnAnswer, msgspec.DecodeError: as `read_answer`.
     """
     raw = _any(body)
-    if not isinstance(raw, dict) or not isinstance(raw.get("choices"), list) or not raw["choices"]:
+    said_choices = raw.get("choices") if isinstance(raw, dict) and not raw.get("error") else None
+    sources = [said_choices] if isinstance(said_choices, dict) else said_choices
+    if not isinstance(sources, list) or not sources:
         raise NotAnAnswer("the answer has no choices")
-    made = [_normalised(position, choice, new_id) for position, choice in enumerate(raw["choices"])]
-    usage = msgspec.convert(raw["usage"], WireUsage).usage() if isinstance(raw.get("usage"), dict) else None
+    made = [_normalised(position, choice, new_id) for position, choice in enumerate(sources)]
+    said = said_usage(raw)
+    usage = said.usage() if said is not None else None
     out: dict[str, Any] = {
         "id": _text(raw.get("id")) or "chatcmpl-0",
         "object": "chat.completion",
@@ -150,9 +167,11 @@ def normalise_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
 
 def _normalised(position: int, choice: Any, new_id: Callable[[], str]) -> tuple[dict[str, Any], Message]:
     """One choice as it is written, and its message."""
-    if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+    source = choice.get("message") or choice.get("delta") if isinstance(choice, dict) else None
+    if isinstance(choice, dict) and source is None and isinstance(choice.get("text"), str):
+        source = {"content": choice["text"]}
+    if not isinstance(source, dict):
         raise NotAnAnswer("a choice has no message")
-    source = choice["message"]
     message = _message(msgspec.convert(source, _Message), new_id)
     calls = message.tool_calls
     said = choice.get("finish_reason")
@@ -230,11 +249,30 @@ def answer_as_chunk(body: bytes) -> bytes:
     return _encode(raw)
 
 
+def said_usage(raw: dict[str, Any]) -> WireUsage | None:
+    """The usage of an answer or chunk: its own, or where Moonshot's and Groq's servers put it; None where none counts.
+
+    Raises:
+        msgspec.ValidationError: its own has other types.
+    """
+    own = raw.get("usage")
+    if isinstance(own, dict) and not (usage := msgspec.convert(own, WireUsage)).blank:
+        return usage
+    choices = raw.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    beside = raw.get("x_groq")
+    for found in (first.get("usage"), beside.get("usage") if isinstance(beside, dict) else None):
+        with suppress(msgspec.ValidationError):
+            if isinstance(found, dict) and not (usage := msgspec.convert(found, WireUsage)).blank:
+                return usage
+    return None
+
+
 def failure_of(said: str | None, choice: dict[str, Any]) -> UpstreamBroken | None:
-    """The failure some servers write where a finish reason belongs; taken for an end, a cut answer would look whole."""
-    if said != "error":
-        return None
+    """The failure some servers write into a choice; taken for an end, a cut answer would look whole."""
     error = choice.get("error")
+    if said != "error" and not error:
+        return None
     words = error.get("message") if isinstance(error, dict) else error
     return UpstreamBroken(words if isinstance(words, str) and words else "The upstream ended its answer with an error.")
 

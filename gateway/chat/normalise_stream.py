@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, ToolCallDelta, decode_chunk
 from gateway.chat.deltas import CallPiece, CallTracker, calls_of, content_text, content_thought, encode_piece
-from gateway.chat.normalise import KEPT, failure_of, finish_reason, logprobs, marks, whole
+from gateway.chat.normalise import KEPT, failure_of, finish_reason, logprobs, marks, said_usage, whole
 from gateway.chat.scanner import TextScanner
 
 _encode = msgspec.json.Encoder().encode
@@ -79,9 +79,14 @@ class StreamNormaliser:
             "choices": choices,
         }
         out |= marks(raw)
-        seen = ChunkFields(self._id, self._model, fields, chunk.fields.usage, None, self._created)
-        made = Chunk(_encode(out), seen)
-        if chunk.fields.usage is None and len(choices) == 1 and choices[0]["delta"].keys() == {"content"}:
+        usage = said_usage(raw)
+        made = Chunk(_encode(out), ChunkFields(self._id, self._model, fields, usage, None, self._created))
+        if (
+            chunk.fields.usage is None
+            and usage is None
+            and len(choices) == 1
+            and choices[0]["delta"].keys() == {"content"}
+        ):
             self._learn(chunk, made)
         return made
 

@@ -6,28 +6,28 @@ Pure. Nothing is renamed or left out unless the configuration says so.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
-import msgspec
+# Raw JSON, or what it says.
+_Value = TypeVar("_Value")
 
 # Two names of one limit: servers refuse a request that says both.
 _SAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 
-def with_defaults(fields: Mapping[str, msgspec.Raw], defaults: Mapping[str, msgspec.Raw]) -> Mapping[str, msgspec.Raw]:
+def with_defaults(fields: Mapping[str, _Value], defaults: Mapping[str, _Value]) -> Mapping[str, _Value]:
     """The fields, and the defaults the client has not set under either of their names."""
-    left = {name: raw for name, raw in defaults.items() if name not in fields and _SAME.get(name) not in fields}
+    left = {name: value for name, value in defaults.items() if name not in fields and _SAME.get(name) not in fields}
     return {**fields, **left} if left else fields
 
 
-def renamed(
-    fields: Mapping[str, msgspec.Raw], dropped: Collection[str], names: Mapping[str, str]
-) -> Mapping[str, msgspec.Raw]:
+def renamed(fields: Mapping[str, _Value], dropped: Collection[str], names: Mapping[str, str]) -> Mapping[str, _Value]:
     """The fields without the dropped ones, under the names the backend knows; a field it knows already is not overwritten."""
     if not (dropped or names):
         return fields
-    kept = {name: raw for name, raw in fields.items() if name not in dropped}
+    kept = {name: value for name, value in fields.items() if name not in dropped}
     for name, known in names.items():
         if name != known and name in kept:
-            raw = kept.pop(name)
-            kept.setdefault(known, raw)
+            value = kept.pop(name)
+            kept.setdefault(known, value)
     return kept

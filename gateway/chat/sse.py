@@ -12,6 +12,10 @@ class EventTooLarge(ValueError):
     """One event grew past the limit without ending."""
 
 
+class ErrorEvent(bytes):
+    """The `data` of an event that its sender calls `error`."""
+
+
 class SseParser:
     """Turns received bytes into the `data` of complete events.
 
@@ -91,10 +95,15 @@ class SseParser:
 
 def _payload(block: bytes) -> bytes | None:
     lines: list[bytes] = []
+    failed = False
     for line in block.split(b"\n"):
         name, _, value = line.partition(b":")
         if name == b"data":
             lines.append(value.removeprefix(b" "))
-        elif name == b"event" and value.strip() == b"ping":
-            return None
-    return b"\n".join(lines) if lines else None
+        elif name == b"event":
+            if value.strip() == b"ping":
+                return None
+            failed = value.strip() == b"error"
+    if not lines:
+        return None
+    return ErrorEvent(b"\n".join(lines)) if failed else b"\n".join(lines)

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import groupby, pairwise
 
 import msgspec
 
 from gateway.chat.blocks import Message, Reasoning, Refusal, Text, ToolCall, ToolResult
+
+# Up to here every whole number has a float of its own.
+_EXACT = 2**53
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -20,15 +24,28 @@ def chain(owner: str, messages: Sequence[Message]) -> tuple[str, ...]:
     """The hash after each message: `chain(owner, m)[i]` names the conversation up to and with message i.
 
     Canonical form: role, text and calls. How content was cut into parts, `null` against `""`, the order of JSON keys and
-    fields that clients add or drop on the way back (`refusal`, `annotations`, reasoning), and white space around a text
-    make no difference.
+    fields that clients add or drop on the way back (`refusal`, `annotations`, reasoning), white space around a text, how
+    numbers in arguments are spelled (JavaScript's `1` for `1.0`) and the order of results behind one message make no
+    difference.
     """
+    messages = _results_in_order(messages)
     link = hashlib.sha256(b"thread\0" + owner.encode("utf-8", "surrogatepass")).digest()
     hashes: list[str] = []
     for message in messages:
         link = hashlib.sha256(link + canonical(message)).digest()
         hashes.append(link.hex())
     return tuple(hashes)
+
+
+def _results_in_order(messages: Sequence[Message]) -> Sequence[Message]:
+    """Results that follow each other, in an order of their own; clients that run calls in parallel have none."""
+    if not any(a.role == "tool" == b.role for a, b in pairwise(messages)):
+        return messages
+    out: list[Message] = []
+    for is_tool, run in groupby(messages, key=lambda message: message.role == "tool"):
+        each = list(run)
+        out += sorted(each, key=canonical) if is_tool else each
+    return out
 
 
 def visible_hash(message: Message) -> str:
@@ -45,7 +62,7 @@ def canonical(message: Message) -> bytes:
             case Text(text=value):
                 text.append(value)
             case ToolCall(id=call_id, name=name, arguments=arguments):
-                rest.append(["call", call_id, name, _same_json(arguments)])
+                rest.append(["call", call_id, name, same_json(arguments)])
             case ToolResult(call_id=call_id, text=value):
                 rest.append(["result", call_id, value])
             case Reasoning() | Refusal():
@@ -56,9 +73,22 @@ def canonical(message: Message) -> bytes:
     return _encode([role, "".join(text).strip(), rest])
 
 
-def _same_json(text: str) -> object:
-    """Arguments with another key order or spacing are the same arguments."""
+def same_json(text: str) -> object:
+    """Arguments with another key order or spacing, or numbers spelled otherwise, are the same arguments."""
     try:
-        return msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
+        # Only a number with a point or an exponent can be a whole one in disguise.
+        return _whole_numbers(value) if "." in text or "e" in text or "E" in text else value
     except (msgspec.DecodeError, RecursionError):
         return text
+
+
+def _whole_numbers(value: object) -> object:
+    match value:
+        case float() if value.is_integer() and abs(value) < _EXACT:
+            return int(value)
+        case dict():
+            return {name: _whole_numbers(each) for name, each in value.items()}
+        case list():
+            return [_whole_numbers(each) for each in value]
+    return value

@@ -87,15 +87,36 @@ class WireUsage(msgspec.Struct):
     completion_tokens: float | None = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
+    # What some servers say instead.
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    cached_tokens: float | None = None
+    total_tokens: float | None = None
+
+    @property
+    def blank(self) -> bool:
+        """Whether it counts nothing: an estimate serves better."""
+        return self._prompt is None and self._completion is None and not self.total_tokens
+
+    @property
+    def _prompt(self) -> float | None:
+        return self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
+
+    @property
+    def _completion(self) -> float | None:
+        return self.output_tokens if self.completion_tokens is None else self.completion_tokens
 
     def usage(self) -> Usage:
         """The same as whole numbers, never negative."""
         prompt = self.prompt_tokens_details or _NO_DETAILS
         completion = self.completion_tokens_details or _NO_DETAILS
+        asked, answered = self._prompt, self._completion
+        if asked is None:
+            asked = (self.total_tokens or 0) - (answered or 0)
         return Usage(
-            _count(self.prompt_tokens),
-            _count(self.completion_tokens),
-            _count(prompt.cached_tokens),
+            _count(asked),
+            _count(answered),
+            _count(self.cached_tokens if prompt.cached_tokens is None else prompt.cached_tokens),
             _count(completion.reasoning_tokens),
             False,
             _count(prompt.cache_write_tokens),

@@ -42,4 +42,5 @@ def tell(error: ConfigError) -> int:
 def print_problems(problems: Iterable[Problem]) -> None:
     """One line each, on standard error."""
     for problem in problems:
-        print(problem, file=sys.stderr)
+        warned = "" if problem.severity == "error" else f"{problem.severity}: "
+        print(f"{problem.file}:{problem.line}: {warned}{problem.message}", file=sys.stderr)

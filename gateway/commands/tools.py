@@ -1,4 +1,4 @@
-"""`hermes-gateway tools`: the registry; with `--check`, the tools' self-checks; with `--lock`, the lock of MCP servers' tools."""
+"""`hermes-gateway tools`: the registry; with `--check`, self-checks and lint; with `--lock`, the lock of MCP servers' tools."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gateway.clock import SystemClock
 from gateway.commands.files import paths_of, print_problems, quiet_log, settings_of, tell
 from gateway.errors import ConfigError, Problem
 from gateway.settings import Settings
+from gateway.tools.lint import lint
 from gateway.tools.lock import Lock, write_lock
 from gateway.tools.providers.mcp import is_allowed
 from gateway.tools.remote import RemoteTool
@@ -21,7 +22,7 @@ from gateway.turn.snapshot import Snapshot
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List; 1 where a self-check fails."""
+    """List; 1 where a self-check fails or a tool can be said better, with `--strict` also where there are warnings."""
     quiet_log()
     try:
         settings = settings_of()
@@ -37,6 +38,15 @@ def run(arguments: argparse.Namespace) -> int:
                 "provider": spec.provider,
                 "origin": spec.origin,
                 "writes": spec.writes,
+                "deletes": spec.deletes,
+                "requires": spec.requires,
+                "allowed_roles": sorted(spec.allowed_roles),
+                "retries": spec.retries,
+                "cache_ttl_s": spec.cache_ttl_s,
+                "shared_cache": spec.shared_cache,
+                "result_fields": spec.result_fields,
+                "price": spec.price,
+                "checked": spec.checked,
                 "timeout_s": spec.timeout_s,
                 "spec_hash": spec.spec_hash,
             }
@@ -45,14 +55,23 @@ def run(arguments: argparse.Namespace) -> int:
         print(msgspec.json.encode(rows).decode())
     else:
         for spec in specs:
-            mark = " (writes)" if spec.writes else ""
+            mark = _mark(spec)
             print(
                 f"{spec.name}{mark}  {spec.description.splitlines()[0] if spec.description else ''}\n    {spec.origin}"
             )
     print_problems(problems)
-    if arguments.check and not problems and not arguments.json:
-        print("\nNo self-check failed.")
-    return 1 if problems else 0
+    bad = [problem for problem in problems if problem.severity == "error" or arguments.strict]
+    if arguments.check and not bad and not arguments.json:
+        print("\nNo self-check failed, and lint found nothing." if not problems else "\nNothing but warnings.")
+    return 1 if bad else 0
+
+
+def _mark(spec: ToolSpec) -> str:
+    """What to know of a tool before it is named somewhere."""
+    said = ["deletes"] if spec.deletes else ["writes"] if spec.writes else []
+    said += [f"after {', '.join(spec.requires)}"] if spec.requires else []
+    said += [f"for {', '.join(sorted(spec.allowed_roles))}"] if spec.allowed_roles else []
+    return f" ({'; '.join(said)})" if said else ""
 
 
 async def _look(arguments: argparse.Namespace, settings: Settings) -> tuple[Sequence[ToolSpec], tuple[Problem, ...]]:
@@ -61,7 +80,10 @@ async def _look(arguments: argparse.Namespace, settings: Settings) -> tuple[Sequ
     try:
         snapshot = await builder.first()
         try:
-            problems = await snapshot.tools.check() if arguments.check else ()
+            problems: tuple[Problem, ...] = ()
+            if arguments.check:
+                linted = (problem for spec in snapshot.tools.specs.values() for problem in lint(spec))
+                problems = (*await snapshot.tools.check(), *linted)
             if arguments.lock:
                 problems += await _lock(builder, snapshot)
             return tuple(snapshot.tools.specs.values()), problems

@@ -80,6 +80,8 @@ class Bundle:
     def _named_tools(self) -> Iterable[tuple[Path, str]]:
         for index, name in enumerate(self.config.tools.default):
             yield ("tools", "default", index), name
+        for name in self.config.tools.limits:
+            yield ("tools", "limits", name), name
         for model, config in self.config.models.items():
             for index, name in enumerate(config.tools or ()):
                 yield ("models", model, "tools", index), name

@@ -160,7 +160,7 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
                     f"the backend `{member.name}` has a `*` in its model, and the model `{name}` has none to fill it"
                 )
                 problems.append(document.problem(("models", name, "backends", index), message))
-    problems += _fallback_problems(config, document)
+    problems += _fallback_problems(config, document) + _stand_in_problems(config, document)
     names = ModelNames(config.models, config.aliases)
     for alias, target in config.aliases.items():
         if alias in config.models:
@@ -177,6 +177,10 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
             f"`router.default` names no model: there is no `{router.default}`{_near(router.default, config.models)}"
         )
         problems.append(document.problem(("router", "default"), message))
+    condenser = config.tools.extract.model
+    if condenser is not None and config.aliases.get(condenser, condenser) not in config.models:
+        message = f"there is no model `{condenser}` to condense results{_near(condenser, config.models)}"
+        problems.append(document.problem(("tools", "extract", "model"), message))
     if not config.storage.database.startswith("sqlite:///"):
         message = "`storage.database` must begin with `sqlite:///`; other databases are not supported by this version"
         problems.append(document.problem(("storage", "database"), message))
@@ -202,6 +206,19 @@ def _fallback_problems(config: GatewayConfig, document: Document) -> list[Proble
             told.add(frozenset(circle))
             message = f"the fallbacks of `{name}` lead back to it (a cycle): {' -> '.join(circle)}"
             problems.append(document.problem(("models", name, "fallbacks"), message))
+    return problems
+
+
+def _stand_in_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """Models that do a part of another one's work, and are not there."""
+    problems = []
+    known = [*config.models, *config.aliases]
+    for name, model in config.models.items():
+        for part in ("tool_model", "answer_model", "escalate"):
+            named = getattr(model, part)
+            if named is not None and (meant := config.aliases.get(named, named)) not in config.models:
+                message = f"there is no model `{named}`{_near(meant, known)}"
+                problems.append(document.problem(("models", name, part), message))
     return problems
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from gateway.chat.schemas.dialect import SchemaDialect
 from gateway.config.http_tools import HttpServiceConfig
 from gateway.config.mcp_servers import McpServerConfig
 from gateway.config.section import Name, NonEmpty, Section
@@ -113,6 +114,9 @@ class BackendConfig(Section):
     map_params: dict[NonEmpty, NonEmpty] = Field(
         default_factory=dict, description="Request fields this server knows by another name, and that name."
     )
+    send_reasoning: Literal["auto", "off", "reasoning_content", "reasoning"] = Field(
+        default="auto", description="The field in which a model gets the thoughts behind its earlier calls back."
+    )
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     timeout_s: float = Field(default=120, gt=0)
     first_token_timeout_s: float = Field(default=60, gt=0)
@@ -120,6 +124,10 @@ class BackendConfig(Section):
     max_concurrency: int | None = Field(default=None, ge=1)
     context_tokens: int | None = Field(default=None, ge=1)
     capabilities: Capabilities = Capabilities()
+    tool_schemas: SchemaDialect | None = Field(
+        default=None,
+        description="The dialect of JSON Schema that tools are described in; by default what suits the provider.",
+    )
 
     @field_validator("provider")
     @classmethod
@@ -136,6 +144,12 @@ class BackendConfig(Section):
             raise ValueError(f"`map_params` is for servers: `provider: {self.provider}` gets every field as it came")
         if taken := sorted(RESERVED_PARAMS & {*self.map_params, *self.map_params.values()}):
             raise ValueError(f"`map_params` may not name `{taken[0]}`: the gateway decides about it")
+        if taken := sorted({"model", "messages", "stream"}.intersection(self.drop_params)):
+            raise ValueError(f"`drop_params` may not name `{taken[0]}`: no request goes without it")
+        if self.drop_params and self.provider == "demo":
+            raise ValueError("`drop_params` is for servers: `provider: demo` gets every field as it came")
+        if self.send_reasoning != "auto" and self.provider in ("demo", "plugin"):
+            raise ValueError(f"`send_reasoning` is for servers: `provider: {self.provider}` has no use for it")
         if self.provider == "plugin":
             if self.module is None:
                 raise ValueError("a backend with `provider: plugin` needs `module`")
@@ -184,6 +198,13 @@ class ModelConfig(Section):
     balance: Balance = "ordered"
     retries: int = Field(default=1, ge=0, le=10)
     fallbacks: tuple[Name, ...] = ()
+    tool_model: Name | None = Field(
+        default=None, description="The model that is asked as long as tools may be called; the model itself answers."
+    )
+    answer_model: Name | None = Field(default=None, description="The model that writes the answer, without tools.")
+    escalate: Name | None = Field(
+        default=None, description="The model that goes on once arguments of the same tool have failed twice."
+    )
     tools: tuple[NonEmpty, ...] | None = None
     cache: CacheConfig | None = None
 
@@ -244,6 +265,20 @@ class OutboundConfig(Section):
     total: int = Field(default=10, ge=1, le=1000)
 
 
+class ToolLimitConfig(Section):
+    """How much one tool is used, by everybody together."""
+
+    concurrency: int | None = Field(default=None, ge=1)
+    per_min: int | None = Field(default=None, ge=1)
+
+
+class ExtractConfig(Section):
+    """Who condenses long results against the question, and from which size on."""
+
+    model: Name | None = None
+    over_bytes: int = Field(default=32_768, ge=1024)
+
+
 class ToolsConfig(Section):
     """Which tools exist and how they are offered and run."""
 
@@ -254,8 +289,16 @@ class ToolsConfig(Section):
     default: tuple[NonEmpty, ...] = ()
     max_offered: int = Field(default=32, ge=1)
     max_rounds: int = Field(default=5, ge=0, le=100)
+    max_turn_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens that all model calls of one turn together may take."
+    )
     timeout_s: float = Field(default=10, gt=0)
+    retries: int = Field(default=3, ge=0, le=10)
+    backoff_s: float = Field(default=0.5, ge=0, le=60)
+    breaker_failures: int = Field(default=5, ge=1)
+    limits: dict[Name, ToolLimitConfig] = Field(default_factory=dict)
     max_result_bytes: int = Field(default=8192, ge=256)
+    extract: ExtractConfig = ExtractConfig()
     outbound: OutboundConfig = OutboundConfig()
 
 
@@ -371,6 +414,7 @@ class RouteConfig(Section):
     params: Params = Field(default_factory=dict)
     system: str | None = None
     max_rounds: int | None = Field(default=None, ge=0, le=100)
+    max_turn_tokens: int | None = Field(default=None, ge=1)
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
 

@@ -57,6 +57,26 @@ _ENDPOINTS: Final = frozenset(
         "/v1/effects",
     }
 )
+_GUARDS: Final = frozenset(
+    {"name", "arguments", "cache", "limit", "breaker", "retry", "timeout", "size", "extract", "repeat"}
+)
+_GUARD_DECISIONS: Final = frozenset(
+    {
+        "refused",
+        "salvaged",
+        "escalated",
+        "hit",
+        "kept",
+        "waited",
+        "opened",
+        "again",
+        "expired",
+        "shortened",
+        "condensed",
+        "failed",
+        "told",
+    }
+)
 _EFFECT_STATUSES: Final = frozenset({"done", "failed", "unknown"})
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
@@ -151,6 +171,12 @@ class Metrics:
         self._tool_seconds = Histogram(
             "hermes_tool_seconds", "Seconds that a tool call took.", ("tool",), buckets=_SECONDS, registry=registry
         )
+        self._tool_guards = Counter(
+            "hermes_tool_guards_total",
+            "What the guards around tool calls decided.",
+            ("tool", "guard", "decision"),
+            registry=registry,
+        )
         self._effects = Counter(
             "hermes_effects_total",
             "Effects of writing tools, by how they ended.",
@@ -230,10 +256,10 @@ class Metrics:
                 endpoint = event.data.get("endpoint", NONE)
             elif kind == "tool.finished":
                 self._tool(event)
-            elif kind == "effect.finished":
-                self._effect(event, event.data.get("status"))
-            elif kind == "effect.unknown":
-                self._effect(event, "unknown")
+            elif kind == "guard.decided":
+                self._guard(event)
+            elif kind in {"effect.finished", "effect.unknown"}:
+                self._effect(event, event.data.get("status", "unknown"))
             elif kind == "decision.made":
                 self._decision(event)
             elif kind == "cache.asked":
@@ -308,6 +334,12 @@ class Metrics:
         found[0].inc()
         if (seconds := data.get("seconds")) is not None:
             found[1].observe(seconds)
+
+    def _guard(self, event: Event) -> None:
+        data = event.data
+        known = _one_of(data.get("name"), self._known_tools)
+        guard, decision = _one_of(data.get("guard"), _GUARDS), _one_of(data.get("decision"), _GUARD_DECISIONS)
+        self._tool_guards.labels(known, guard, decision).inc()
 
     def _effect(self, event: Event, status: Any) -> None:
         known = _one_of(event.data.get("tool"), self._known_tools)

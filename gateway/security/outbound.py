@@ -179,6 +179,7 @@ class OutboundGuard:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
+            middlewares=(_sent_once,),
             timeout=aiohttp.ClientTimeout(total=None),
         ) as session:
             with translated():
@@ -234,7 +235,22 @@ def translated() -> Iterator[None]:
             raise refused from error
         # Which of them it was, not its words: those name addresses.
         unsent = isinstance(error, aiohttp.ClientConnectorError)
-        raise OutboundFailed(f"the request failed: {type(error).__name__}", sent=not unsent) from error
+        known = error.__cause__ if isinstance(error, _BrokenOff) else error
+        raise OutboundFailed(f"the request failed: {type(known).__name__}", sent=not unsent) from error
+
+
+class _BrokenOff(aiohttp.ClientConnectionError):
+    """The connection broke after the request had gone out."""
+
+
+async def _sent_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Keep the client library from sending GET, PUT or DELETE again by itself: who asked decides whether that does harm."""
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _BrokenOff from error
 
 
 def _parse(text: str | URL, base: URL | None = None) -> URL:

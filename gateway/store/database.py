@@ -17,13 +17,18 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from gateway.errors import StoreUnavailable
+from gateway.store.one_hop import OneHopDriver
 from gateway.store.tables import HEAD
 
 if TYPE_CHECKING:
     import aiosqlite
 
-# Milliseconds a writer waits for another process's transaction.
-_BUSY_MS: Final = 5000
+_NO_TRANSACTION: Final = "no_transaction"
+# Milliseconds a writer waits for other processes' transactions. SQLite lets who waits try again and again, and the one that
+# tries at the right moment wins: with several workers on a slow disk the unlucky one needs patience.
+_BUSY_MS: Final = 15_000
+# Writers of this process take turns in order, so that none of them is the unlucky one. Seconds one waits at most.
+_TURN_S: Final = 30.0
 
 
 class Database:
@@ -50,7 +55,12 @@ class Database:
             )
         self.in_memory = parsed.database in {None, "", ":memory:"}
         self._path = None if self.in_memory else Path(str(parsed.database))
-        self._engine: AsyncEngine = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"))
+        self._engine: AsyncEngine = create_async_engine(
+            parsed.set(drivername="sqlite+aiosqlite"), module=OneHopDriver()
+        )
+        # Without a transaction of their own, and so without waiting for anybody's.
+        self._reading = self._engine.execution_options(**{_NO_TRANSACTION: True})
+        self._writing = asyncio.Lock()
         event.listen(self._engine.sync_engine, "connect", _prepare)
         event.listen(self._engine.sync_engine, "begin", _begin)
 
@@ -91,10 +101,9 @@ class Database:
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection to read by. Raises `StoreUnavailable` for whatever the database says."""
-        with_plain = {"isolation_level": "AUTOCOMMIT"}
         try:
-            async with self._engine.connect() as connection:
-                yield await connection.execution_options(**with_plain)
+            async with self._reading.connect() as connection:
+                yield connection
         except SQLAlchemyError as error:
             raise _unavailable(error) from error
 
@@ -102,10 +111,17 @@ class Database:
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         """A connection to write by: committed at the end, rolled back on any error. Raises `StoreUnavailable`."""
         try:
+            async with asyncio.timeout(_TURN_S):
+                await self._writing.acquire()
+        except TimeoutError as error:
+            raise StoreUnavailable("the database is too slow: too many wait to write") from error
+        try:
             async with self._engine.begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
             raise _unavailable(error) from error
+        finally:
+            self._writing.release()
 
     async def shrink(self) -> None:
         """Give the file's free pages back to the disk. Raises `StoreUnavailable`."""
@@ -141,7 +157,7 @@ def _prepare(connection: Any, _record: Any) -> None:
 
 def _begin(connection: Connection) -> None:
     # A transaction that begins by reading cannot become a writing one while another writes; so all begin as writers.
-    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+    if not connection.get_execution_options().get(_NO_TRANSACTION):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy.dialects.sqlite import insert
 
 from gateway.store.database import Database
 from gateway.store.tables import effects
 from gateway.store.turn_records import EffectRow, EffectStatus
+
+# Built once: building a statement takes longer than running it.
+_START = insert(effects).on_conflict_do_nothing()
+_FINISH = (
+    update(effects)
+    .where(effects.c.id == bindparam("of_effect"), effects.c.status.in_(("started", "unknown")))
+    .values({name: bindparam(f"to_{name}") for name in ("status", "content", "note", "finished_at")})
+)
 
 _COLUMNS = [effects.c[name] for name in EffectRow.__struct_fields__]
 
@@ -24,20 +32,18 @@ class SqlEffects:
     async def start(self, row: EffectRow) -> EffectRow | None:
         """Commit that an effect is about to happen and answer None; or the effect of this key that is there."""
         values = {name: getattr(row, name) for name in EffectRow.__struct_fields__}
-        known = select(*_COLUMNS).where(effects.c.owner == row.owner, effects.c.effect_key == row.effect_key)
         async with self._database.transaction() as connection:
-            try:
-                async with connection.begin_nested():
-                    await connection.execute(insert(effects).values(**values))
-            except IntegrityError:
-                found = (await connection.execute(known)).mappings().first()
-                return None if found is None else EffectRow(**found)
-        return None
+            if (await connection.execute(_START, values)).rowcount == 1:
+                return None
+            known = select(*_COLUMNS).where(effects.c.owner == row.owner, effects.c.effect_key == row.effect_key)
+            found = (await connection.execute(known)).mappings().first()
+            return None if found is None else EffectRow(**found)
 
     async def finish(self, id: str, *, status: EffectStatus, content: str, note: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
         """Commit how an effect ended; False where it had ended before."""
-        open_ones = (effects.c.id == id) & effects.c.status.in_(("started", "unknown"))
-        return await self._change(open_ones, status=status, content=content, note=note, finished_at=now)
+        values = {"to_status": status, "to_content": content, "to_note": note, "to_finished_at": now}
+        async with self._database.transaction() as connection:
+            return (await connection.execute(_FINISH, {"of_effect": id, **values})).rowcount == 1
 
     async def restart(self, id: str, *, seen: EffectRow, row: EffectRow) -> bool:  # noqa: A002 - the contract's word
         """Begin an effect anew that has not happened. False where it changed since it was seen."""

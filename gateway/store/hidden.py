@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import BindParameter, bindparam, delete, select
+from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.store.database import Database
 from gateway.store.tables import hidden_calls, hidden_rounds
 from gateway.store.turn_records import HiddenRow
+
+# Built once: building a statement takes longer than running it.
+_OWNER: BindParameter[str] = bindparam("owner")
+_KEEP = insert(hidden_rounds).on_conflict_do_nothing()
+_FOUND = (
+    select(hidden_rounds)
+    .where(hidden_rounds.c.owner == _OWNER)
+    .where(
+        hidden_rounds.c.anchor.in_(bindparam("anchors", expanding=True))
+        | hidden_rounds.c.id.in_(
+            select(hidden_calls.c.hidden_id).where(
+                hidden_calls.c.owner == _OWNER, hidden_calls.c.call_id.in_(bindparam("call_ids", expanding=True))
+            )
+        )
+    )
+    .order_by(hidden_rounds.c.id.desc())
+)
 
 
 class SqlHidden:
@@ -21,21 +39,17 @@ class SqlHidden:
     async def keep(self, rows: Sequence[HiddenRow]) -> None:
         """Commit the rounds behind these messages; the same again changes nothing."""
         async with self._database.transaction() as connection:
+            if bare := [_values(row) for row in rows if not row.call_ids]:
+                await connection.execute(_KEEP, bare)
             for row in rows:
-                await _keep(connection, row)
+                if row.call_ids:
+                    await _keep(connection, row)
 
     async def find(self, owner: str, anchors: Sequence[str], call_ids: Sequence[str]) -> Sequence[HiddenRow]:
         """The owner's rows with one of these anchors or of these call ids, the newest first."""
-        mine = hidden_calls.c.owner == owner
-        by_call = select(hidden_calls.c.hidden_id).where(mine, hidden_calls.c.call_id.in_(call_ids))
-        query = (
-            select(hidden_rounds)
-            .where(hidden_rounds.c.owner == owner)
-            .where(hidden_rounds.c.anchor.in_(anchors) | hidden_rounds.c.id.in_(by_call))
-            .order_by(hidden_rounds.c.id.desc())
-        )
+        asked = {"owner": owner, "anchors": list(anchors), "call_ids": list(call_ids)}
         async with self._database.reading() as connection:
-            found = (await connection.execute(query)).mappings().all()
+            found = (await connection.execute(_FOUND, asked)).mappings().all()
             if not found:
                 return []
             numbers = [row["id"] for row in found]
@@ -65,15 +79,13 @@ class SqlHidden:
 
 
 async def _keep(connection: AsyncConnection, row: HiddenRow) -> None:
-    same = (
-        (hidden_rounds.c.owner == row.owner)
-        & (hidden_rounds.c.anchor == row.anchor)
-        & (hidden_rounds.c.digest == row.digest)
-    )
-    if await connection.scalar(select(hidden_rounds.c.id).where(same)) is not None:
-        return
-    values = {name: getattr(row, name) for name in HiddenRow.__struct_fields__ if name != "call_ids"}
-    made = await connection.execute(insert(hidden_rounds).values(**values))
-    number = made.inserted_primary_key[0] if made.inserted_primary_key else None
-    for call_id in row.call_ids:
-        await connection.execute(insert(hidden_calls).values(owner=row.owner, call_id=call_id, hidden_id=number))
+    """Keep a row and the ids it is found by; where it is kept already, so are they."""
+    made = await connection.execute(_KEEP, _values(row))
+    if made.rowcount == 1:
+        number = made.inserted_primary_key[0] if made.inserted_primary_key else None
+        calls = [{"owner": row.owner, "call_id": call_id, "hidden_id": number} for call_id in row.call_ids]
+        await connection.execute(insert(hidden_calls), calls)
+
+
+def _values(row: HiddenRow) -> dict[str, object]:
+    return {name: getattr(row, name) for name in HiddenRow.__struct_fields__ if name != "call_ids"}

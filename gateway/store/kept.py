@@ -1,4 +1,4 @@
-"""The route each conversation is on, for `router.sticky`.
+"""What each conversation is on: its route, for `router.sticky`, and the tools it was offered. Each has a keeper of its own.
 
 Knows names of conversations, which its caller made and which tell nothing, and names of routes. Does not know versions:
 whether a route still exists, and may be used, is the router's to see.

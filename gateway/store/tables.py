@@ -20,10 +20,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -62,6 +63,7 @@ turns: Final = Table(
     Column("body_hash", String(64), nullable=False),
     Column("status", String(16), nullable=False),
     Column("delivered", Boolean, nullable=False),
+    Column("retried", Boolean, nullable=False, server_default=false()),
     Column("holder", Text, nullable=False),
     Column("held_until", Float, nullable=False),
     Column("http_status", Integer),

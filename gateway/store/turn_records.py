@@ -23,6 +23,7 @@ class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
         body_hash: hex SHA-256 of what was asked.
         status: `running`, `answered` or `failed`.
         delivered: whether the answer's last byte was handed to the client's connection.
+        retried: whether it was begun by a client's retry.
         holder: the process that runs it; see `held_until`.
         held_until: seconds since the epoch after which another may take a running turn over.
         http_status: of the answer, once there is one.
@@ -36,6 +37,7 @@ class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
     body_hash: str
     status: TurnStatus = "running"
     delivered: bool = False
+    retried: bool = False
     holder: str
     held_until: float
     http_status: int | None = None
@@ -101,8 +103,12 @@ class HiddenRow(msgspec.Struct, frozen=True, kw_only=True):
 class Turns(Protocol):
     """Turns that can be joined. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
-    async def begin(self, row: TurnRow) -> TurnRow | None:
-        """Commit a new turn and answer None; or, where its key is taken or its id known, the turn that is there."""
+    async def begin(self, row: TurnRow, *, since: float | None = None) -> TurnRow | None:
+        """Commit a new turn and answer None; or, where its key is taken or its id known, the turn that is there.
+
+        With `since`, in the same transaction, a rival counts too: a turn without a key that was asked the same and begun
+        since then. To a retry that is any that is not delivered, to a first request only one that a retry has begun.
+        """
         ...
 
     async def get(self, turn_id: str, owner: str | None) -> TurnRow | None:

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import delete, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy.dialects.sqlite import insert
 
 from gateway.store.database import Database
 from gateway.store.tables import turns
 from gateway.store.turn_records import TurnRow, TurnStatus
+
+# Built once: building a statement takes longer than running it.
+_BEGIN = insert(turns).on_conflict_do_nothing()
+_DELIVERED = update(turns).where(turns.c.turn_id == bindparam("of_turn")).values(delivered=True)
 
 _COLUMNS = [turns.c[name] for name in TurnRow.__struct_fields__]
 
@@ -22,20 +26,22 @@ class SqlTurns:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin(self, row: TurnRow) -> TurnRow | None:
+    async def begin(self, row: TurnRow, *, since: float | None = None) -> TurnRow | None:
         """Commit a new turn and answer None; or the turn that is there."""
         values = {name: getattr(row, name) for name in TurnRow.__struct_fields__} | {"meta": _json(row.meta)}
         known = turns.c.turn_id == row.turn_id
         if row.key is not None:
             known = known | ((turns.c.owner == row.owner) & (turns.c.key == row.key))
         async with self._database.transaction() as connection:
-            try:
-                async with connection.begin_nested():
-                    await connection.execute(insert(turns).values(**values))
-            except IntegrityError:
-                found = (await connection.execute(select(*_COLUMNS).where(known))).mappings().first()
-                return None if found is None else _row(found)
-        return None
+            if since is not None:
+                rival = select(*_COLUMNS).where(_rival(row, since)).limit(1)
+                found = (await connection.execute(rival)).mappings().first()
+                if found is not None:
+                    return _row(found)
+            if (await connection.execute(_BEGIN, values)).rowcount == 1:
+                return None
+            found = (await connection.execute(select(*_COLUMNS).where(known))).mappings().first()
+            return None if found is None else _row(found)
 
     async def get(self, turn_id: str, owner: str | None) -> TurnRow | None:
         """One turn."""
@@ -86,7 +92,8 @@ class SqlTurns:
 
     async def delivered(self, turn_id: str) -> None:
         """Note that the client has the answer."""
-        await self._change(turns.c.turn_id == turn_id, delivered=True)
+        async with self._database.transaction() as connection:
+            await connection.execute(_DELIVERED, {"of_turn": turn_id})
 
     async def forget(self, turn_id: str) -> None:
         """Forget one turn."""
@@ -106,6 +113,12 @@ class SqlTurns:
     async def _change(self, condition: Any, **values: Any) -> bool:
         async with self._database.transaction() as connection:
             return (await connection.execute(update(turns).where(condition).values(**values))).rowcount == 1
+
+
+def _rival(row: TurnRow, since: float) -> Any:
+    same = (turns.c.owner == row.owner) & (turns.c.body_hash == row.body_hash) & turns.c.key.is_(None)
+    theirs = turns.c.delivered.is_(False) if row.retried else turns.c.retried.is_(True)
+    return same & (turns.c.created_at >= since) & theirs
 
 
 def _held(turn_id: str, holder: str) -> Any:

@@ -27,9 +27,13 @@ class ValkeyKept:
         url: `redis://`, `rediss://` or `unix://`; never shown.
         prefix: what every key begins with.
         monotonic: time.
+        lost: what becomes of conversations while the server is away, for the log.
     """
 
-    def __init__(self, url: str, prefix: str, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, url: str, prefix: str, monotonic: Callable[[], float], lost: str = "conversations are routed anew"
+    ) -> None:
+        self._lost = lost
         self._redis = connect(url)
         # One hash slot, so that several may be asked for at once in a cluster.
         self._prefix = f"{prefix}{{sticky}}:"
@@ -60,7 +64,7 @@ class ValkeyKept:
 
     def _failed(self, error: StoreUnavailable) -> None:
         self._asked_again = self._monotonic() + _AWAY_S
-        _log.warning("conversations are routed anew for %g s: %s", _AWAY_S, error.message)
+        _log.warning("%s for %g s: %s", self._lost, _AWAY_S, error.message)
 
     async def close(self) -> None:
         """Close connections."""

@@ -1,6 +1,6 @@
 """Tools the gateway itself executes. Authors import from here."""
 
 from gateway.tools.decorator import Tools, tool
-from gateway.tools.spec import ToolContext, ToolFatal, ToolRetry
+from gateway.tools.spec import ToolContext, ToolFatal, ToolRetry, ToolSpec, make_spec
 
-__all__ = ["ToolContext", "ToolFatal", "ToolRetry", "Tools", "tool"]
+__all__ = ["ToolContext", "ToolFatal", "ToolRetry", "ToolSpec", "Tools", "make_spec", "tool"]

@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar, overload
@@ -20,7 +20,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 # A declared timeout of this many seconds, the default, means: whatever `tools.timeout_s` says.
 DEFAULT_TIMEOUT_S = 10
 
+# A function without arguments, plain or async, or the arguments of a call that has to succeed.
+Check = Callable[[], Any] | Mapping[str, Any]
+
 _ATTRIBUTE = "__hermes_tool__"
+_MOST_RETRIES = 10
 _DELETING = frozenset({"delete", "remove", "drop", "erase", "purge", "destroy", "wipe", "truncate", "unlink"})
 _DELETING_CJK = ("删除", "移除", "清空", "销毁", "注销", "擦除", "刪除", "清除")
 
@@ -29,7 +33,8 @@ _DELETING_CJK = ("删除", "移除", "清空", "销毁", "注销", "擦除", "�
 class Declaration:
     """What `@tool(...)` was given, next to the function it decorates.
 
-    `unserved` names arguments that were set and that this version does not serve.
+    `deletes` is decided: by the author, else by the name's words. What deletes also writes. `unserved` names arguments that
+    were set and that this version does not serve.
     """
 
     function: Callable[..., Any]
@@ -37,11 +42,16 @@ class Declaration:
     description: str | None
     parameters: Any
     timeout_s: float
-    retries: int
+    retries: int | None
     writes: bool
+    deletes: bool
     allowed_roles: tuple[str, ...]
-    check: Callable[[], Any] | None
-    deletes: bool | None
+    requires: tuple[str, ...]
+    result_fields: tuple[str, ...]
+    cache_ttl_s: float
+    shared_cache: bool
+    price: float
+    check: Check | None
     idempotency_key: tuple[str, ...] | Callable[..., Any] | None
     probe: Callable[..., Any] | None
     unserved: tuple[str, ...]
@@ -81,7 +91,7 @@ def tool(
     idempotency_key: Sequence[str] | Callable[..., Any] | None = None,
     compensate: Any = None,
     probe: Callable[..., Any] | None = None,
-    check: Callable[[], Any] | None = None,
+    check: Check | None = None,
     price: float = 0,
 ) -> Callable[[F], F]: ...
 
@@ -105,7 +115,7 @@ def tool(
     idempotency_key: Sequence[str] | Callable[..., Any] | None = None,
     compensate: Any = None,
     probe: Callable[..., Any] | None = None,
-    check: Callable[[], Any] | None = None,
+    check: Check | None = None,
     price: float = 0,
 ) -> Any:
     """Declare a function as a tool; `@tool` without brackets works too. The function itself stays as it is.
@@ -115,51 +125,55 @@ def tool(
         description: what models read; the docstring up to its first parameter line by default.
         parameters: JSON Schema of the arguments; made from the type hints by default.
         timeout_s: seconds one call may take; 10 means what `tools.timeout_s` says.
-        retries: how often a reading tool is asked again after a connection failed; none by default.
+        retries: how often it is asked again after a connection failed, a writing tool only where it surely was not reached;
+            what `tools.retries` says by default.
         writes: whether it changes something outside.
-        deletes: whether it deletes; by the words of its name by default.
-        allowed_roles: roles that may be offered it; empty for everybody.
-        check: a self-check without arguments, plain or async, that raises when the tool cannot work.
+        deletes: whether what it changes is gone then; by the words of its name by default. What deletes also writes.
         needs_confirmation: not served by this version.
         confidence_gate: not served by this version.
-        requires: not served by this version.
+        allowed_roles: roles that may be offered it; empty for everybody.
+        requires: tools that must have succeeded in the thread before it is offered.
         sensitive: not served by this version.
-        result_fields: not served by this version.
-        cache_ttl_s: not served by this version.
-        shared_cache: not served by this version.
-        idempotency_key: what makes two calls of a writing tool one effect: names of parameters, or a callable that takes
-            the arguments by name and returns a JSON value. By default each call is an effect of its own.
+        result_fields: what of a result the model sees, as paths of keys: `status`, `items.name`; everything by default.
+        cache_ttl_s: seconds a result may be used again for the same arguments; 0 for never. Not for writing tools.
+        shared_cache: whether a kept result may be another owner's too.
+        idempotency_key: what makes two calls of a writing tool one effect: names of parameters, or a callable that takes the
+            arguments by name and returns a JSON value. By default each call is an effect of its own.
         compensate: not served by this version.
         probe: finds out whether a call of a writing tool took effect when nobody saw its end: a function, plain or async,
             that takes what the tool takes and returns None where it did not happen, else what the tool would have returned.
-        price: not served by this version.
+        check: a self-check: a function without arguments, plain or async, that raises when the tool cannot work; or, for a
+            reading tool, the arguments of a call that has to succeed.
+        price: what one call costs.
 
     What is not served is refused when the plugin is loaded, with the file and line of the declaration.
     """
     later = {
         "needs_confirmation": needs_confirmation,
         "confidence_gate": confidence_gate,
-        "requires": tuple(requires),
         "sensitive": tuple(sensitive),
-        "result_fields": tuple(result_fields),
-        "cache_ttl_s": cache_ttl_s,
-        "shared_cache": shared_cache,
         "compensate": compensate,
-        "price": price,
     }
 
     def declare(function: F) -> F:
+        called = name if isinstance(name, str) else function.__name__
+        gone = deletes_by_name(called) if deletes is None else deletes
         declaration = Declaration(
             function=function,
-            name=name if isinstance(name, str) else function.__name__,
+            name=called,
             description=description,
             parameters=parameters,
             timeout_s=timeout_s,
-            retries=retries or 0,
-            writes=writes,
+            retries=retries,
+            writes=writes or gone,
+            deletes=gone,
             allowed_roles=tuple(allowed_roles),
+            requires=_listed(requires),
+            result_fields=_listed(result_fields),
+            cache_ttl_s=cache_ttl_s,
+            shared_cache=shared_cache,
+            price=price,
             check=check,
-            deletes=deletes,
             idempotency_key=idempotency_key if callable(idempotency_key) else tuple(idempotency_key or ()) or None,
             probe=probe,
             unserved=tuple(argument for argument, value in later.items() if value),
@@ -175,11 +189,13 @@ class Tools:
 
     Attributes:
         declarations: the tools that were added, in order.
+        providers: the tool providers that were added, in order.
         problems: every mistake found, with file and line.
     """
 
     def __init__(self) -> None:
         self.declarations: list[Declaration] = []
+        self.providers: list[Any] = []
         self.problems: list[Problem] = []
 
     def add(self, *functions: Callable[..., Any]) -> None:
@@ -194,6 +210,10 @@ class Tools:
                 raise TypeError(f"`{_called(function)}` is no tool: decorate it with @tool before adding it")
             self.declarations.append(declaration)
             self.problems.extend(Problem(declaration.file, declaration.line, text) for text in _faults(declaration))
+
+    def add_provider(self, provider: Any) -> None:
+        """Add a source of tools: an object with `name`, `async list()` and `async call(name, arguments, context)`."""
+        self.providers.append(provider)
 
 
 def declared_in(module: ModuleType) -> list[Declaration]:
@@ -213,20 +233,38 @@ def _called(function: Any) -> str:
     return str(getattr(function, "__name__", None) or repr(function))
 
 
+def _listed(names: Sequence[str]) -> tuple[str, ...]:
+    """One name alone is a list of one, not of its letters."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def _faults(declaration: Declaration) -> list[str]:
     label = f"tool `{declaration.name}`"
     faults = [f"{label}: `{argument}` is not supported by this version" for argument in declaration.unserved]
-    if declaration.deletes or (declaration.deletes is None and deletes_by_name(declaration.name)):
-        why = "`deletes` is" if declaration.deletes else "its name says that it deletes: `deletes` is"
-        hint = "" if declaration.deletes else "; if it deletes nothing, say `deletes=False`"
-        faults.append(f"{label}: {why} not supported by this version{hint}")
     if not declaration.timeout_s > 0:
         faults.append(f"{label}: `timeout_s` must be greater than 0, got {declaration.timeout_s!r}")
-    if declaration.retries < 0 or declaration.retries > 10:
-        faults.append(f"{label}: `retries` must be from 0 to 10, got {declaration.retries!r}")
+    if declaration.retries is not None and not 0 <= declaration.retries <= _MOST_RETRIES:
+        faults.append(f"{label}: `retries` must be from 0 to {_MOST_RETRIES}, got {declaration.retries!r}")
+    for argument, amount in (("cache_ttl_s", declaration.cache_ttl_s), ("price", declaration.price)):
+        if not 0 <= amount < float("inf"):
+            faults.append(f"{label}: `{argument}` must be 0 or more, got {amount!r}")
     for argument, value in (("idempotency_key", declaration.idempotency_key), ("probe", declaration.probe)):
         if value is not None and not declaration.writes:
             faults.append(f"{label}: `{argument}` is for tools with `writes=True`")
-    if declaration.retries and declaration.writes:
-        faults.append(f"{label}: `retries` of a writing tool is not supported by this version")
+    if declaration.writes and declaration.cache_ttl_s:
+        faults.append(
+            f"{label}: results of a writing tool are never kept: `cache_ttl_s` must be 0{_by_name(declaration)}"
+        )
+    if declaration.shared_cache and not declaration.cache_ttl_s:
+        faults.append(f"{label}: `shared_cache` needs a `cache_ttl_s`")
+    check: Any = declaration.check
+    if declaration.writes and isinstance(check, Mapping):
+        faults.append(f"{label}: the `check` of a writing tool must be a function: a check writes nothing")
+    if not (check is None or callable(check) or isinstance(check, Mapping)):
+        faults.append(f"{label}: `check` must be a function or a call's arguments, got {check!r}")
     return faults
+
+
+def _by_name(declaration: Declaration) -> str:
+    """What to say to whoever does not know that a name alone can make a tool a deleting one."""
+    return "; its name says that it deletes: say `deletes=False` if it does not" if declaration.deletes else ""

@@ -27,6 +27,10 @@ class Outcome(msgspec.Struct, frozen=True):
         seconds: how long it took, waiting included.
         arguments: as they were validated, or None where they never were.
         error: what went wrong, or None.
+        escalate: whether this tool's arguments have been wrong in an earlier round of the turn too: the model that `escalate`
+            names may do better.
+        pictures: what the model is shown beside the content, as data URLs.
+        bare: the content without the note that it repeats an earlier one, where it has that note.
     """
 
     call_id: str
@@ -37,6 +41,14 @@ class Outcome(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     arguments: Any = None
     error: str | None = None
+    escalate: bool = False
+    bare: str | None = None
+    pictures: tuple[str, ...] = ()
+
+    @property
+    def result(self) -> str:
+        """What came of the call, the same for the same: what repetition is told by."""
+        return self.content if self.bare is None else self.bare
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -48,6 +60,9 @@ class Done(msgspec.Struct, frozen=True):
         error: what went wrong, or None.
         fatal: why the turn has to end, or None.
         whole: the whole text of a result that was shortened, or None.
+        handle: what the content says the whole can be read on by, or None.
+        pictures: what the model is shown beside the content, as data URLs.
+        full: everything that the tool returned, where the model is not shown every field of it, or None.
         uncertain: whether it may have taken effect although no answer came.
         replayed: whether this was done before, and is told again.
     """
@@ -59,6 +74,9 @@ class Done(msgspec.Struct, frozen=True):
     whole: str | None = None
     uncertain: bool = False
     replayed: bool = False
+    handle: str | None = None
+    full: str | None = None
+    pictures: tuple[str, ...] = ()
 
 
 class CallFailed(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gateway.errors import Problem
 from gateway.tools.spec import ToolContext, ToolSpec
@@ -11,6 +11,16 @@ from gateway.tools.spec import ToolContext, ToolSpec
 Hook = Callable[..., Awaitable[Any]]
 
 HOOK_NAMES = ("on_request", "on_decision", "before_tool", "after_tool", "on_answer", "on_event")
+
+
+@runtime_checkable
+class Bringing(Protocol):
+    """What has further providers to offer once it has been listed."""
+
+    @property
+    def brought(self) -> Sequence[ToolProvider]:
+        """They come after the one that brings them, and are opened and closed by whoever opens and closes that one."""
+        ...
 
 
 class ToolProvider(Protocol):

@@ -9,12 +9,13 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from gateway.config.models import ToolsConfig
+from gateway.config.models import ToolLimitConfig, ToolsConfig
 from gateway.errors import ConfigError, Problem
 from gateway.security.principal import Principal
-from gateway.tools.provider import HOOK_NAMES, Hook, ToolProvider
+from gateway.tools.prerequisites import unmet_requirements
+from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, ToolProvider
 from gateway.tools.short_names import ShortNames, short_name
-from gateway.tools.spec import TOOL_NAME_PATTERN, ToolSpec
+from gateway.tools.spec import TOOL_NAME_PATTERN, ToolSpec, split_origin
 from gateway.tools.validate import ArgumentValidator, SchemaInvalid
 
 
@@ -25,6 +26,7 @@ class Registry:
         specs: every tool by name.
         digest: hex SHA-256 over all of them and the providers' fingerprints; part of the version.
         hooks: the hooks that came with the tools, by hook name, in the order they run.
+        config: limits and defaults, as `tools` in the gateway's file has them.
         max_result_bytes: most bytes of a result that a model sees.
         forward_headers: the client's headers that some tool is handed, lower case.
         names: every name a tool may be named by: its own, and the short one of a server's tool while that is unique.
@@ -48,13 +50,16 @@ class Registry:
         )
         self._providers = dict(providers)
         self._validators = dict(validators)
+        self.config = config
         self.max_result_bytes = config.max_result_bytes
         self.forward_headers = frozenset(name for spec in specs.values() for name in spec.forward_headers)
         self._short = ShortNames(specs)
         self.names = frozenset([*specs, *self._short.names])
         self.ambiguous = self._short.ambiguous
+        self._limits = {
+            spec.name: limit for name, limit in config.limits.items() if (spec := self.find(name)) is not None
+        }
         self._default = config.default
-        self._max_offered = config.max_offered
 
     @classmethod
     async def build(
@@ -79,36 +84,41 @@ class Registry:
         problems: list[Problem] = []
         specs: dict[str, ToolSpec] = {}
         validators: dict[str, ArgumentValidator] = {}
+        queue = list(providers)
         built = False
         try:
-            for provider in providers:
+            # Grows while it is gone through: some bring others.
+            for provider in queue:
                 try:
                     listed = await provider.list()
                 except ConfigError as error:
                     problems.extend(error.problems)
                     continue
+                if isinstance(provider, Bringing):
+                    problems.extend(_bring(provider, queue))
                 for spec in listed:
                     problems.extend(_add(spec, specs, validators))
             problems.extend(_unknown_defaults(config, specs, may_come))
+            problems.extend(unmet_requirements(specs, may_come))
             if problems:
                 raise ConfigError(tuple(problems))
             if start:
-                for provider in providers:
+                for provider in queue:
                     await provider.open()
             built = True
         finally:
             if not built:
-                for provider in reversed(providers):
+                for provider in reversed(queue):
                     await provider.close()
-        return cls(specs, {provider.name: provider for provider in providers}, validators, config)
+        return cls(specs, {provider.name: provider for provider in queue}, validators, config)
 
-    def offered(
+    def fitting(
         self,
         names: Sequence[str] | None,
         principal: Principal,
         narrowed: Collection[str] | None = None,
     ) -> tuple[ToolSpec, ...]:
-        """The tools a turn may use, in the order named, at most `tools.max_offered`.
+        """The tools a turn may use, in the order named.
 
         Args:
             names: what the route or model names; None for `tools.default`. Unknown names are left out: who names them
@@ -119,13 +129,17 @@ class Registry:
         chosen: dict[str, ToolSpec] = {}
         for name in self._default if names is None else names:
             spec = self.find(name)
-            if (
-                spec is not None
-                and self.allowed(spec, principal)
-                and (narrowed is None or self._is_among(spec, narrowed))
-            ):
+            if spec is not None and self.fits(spec, principal, narrowed):
                 chosen[spec.name] = spec
-        return tuple(chosen.values())[: self._max_offered]
+        return tuple(chosen.values())
+
+    def fits(self, spec: ToolSpec, principal: Principal, narrowed: Collection[str] | None) -> bool:
+        """Whether this caller may be offered a tool, and wants to be."""
+        return self.allowed(spec, principal) and (narrowed is None or self._is_among(spec, narrowed))
+
+    def required(self, spec: ToolSpec) -> frozenset[str]:
+        """The tools, by name, that must have succeeded before this one; a name that no tool has for now is one too."""
+        return frozenset(found.name if (found := self.find(name)) is not None else name for name in spec.requires)
 
     def allowed(self, spec: ToolSpec, principal: Principal) -> bool:
         """Whether this caller may be offered a tool at all."""
@@ -151,6 +165,10 @@ class Registry:
     def _is_among(self, spec: ToolSpec, names: Collection[str]) -> bool:
         return spec.name in names or (bool(spec.remote_name) and any(self.find(name) is spec for name in names))
 
+    def limit_of(self, spec: ToolSpec) -> ToolLimitConfig | None:
+        """How much a tool may be used, or None where that is not said."""
+        return self._limits.get(spec.name)
+
     def provider(self, spec: ToolSpec) -> ToolProvider:
         """Who runs a tool."""
         return self._providers[spec.provider]
@@ -170,6 +188,17 @@ class Registry:
         """Close the providers, the last one first."""
         for provider in reversed(self._providers.values()):
             await provider.close()
+
+
+def _bring(provider: Bringing, queue: list[ToolProvider]) -> list[Problem]:
+    """Add what a provider brings; a name is one provider's alone."""
+    problems = []
+    for brought in provider.brought:
+        if any(brought.name == each.name for each in queue):
+            problems.append(Problem("tools.plugins", 0, f"there are two tool providers called `{brought.name}`"))
+        else:
+            queue.append(brought)
+    return problems
 
 
 def _add(spec: ToolSpec, specs: dict[str, ToolSpec], validators: dict[str, ArgumentValidator]) -> list[Problem]:
@@ -198,12 +227,6 @@ def _unknown_defaults(
         # What is ambiguous is told with its line, as all names in files are.
         if short.find(name) is None and name not in short.ambiguous and not may_come(name)
     ]
-
-
-def split_origin(origin: str) -> tuple[str, int]:
-    """`file:line` as two values; the line is 0 where there is none."""
-    file, _, line = origin.rpartition(":")
-    return (file, int(line)) if file and line.isdigit() else (origin, 0)
 
 
 def _digest(specs: Iterable[ToolSpec], fingerprints: Iterable[str]) -> str:

@@ -5,9 +5,9 @@ Knows which Python values have a JSON form, and how to shorten one without break
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -53,51 +53,75 @@ def is_heavy(value: Any, levels: int = 2) -> bool:
     return False
 
 
-def success(value: Any, max_bytes: int) -> tuple[str, str | None]:
+class Shown(msgspec.Struct, frozen=True):
+    """A result as a model sees it.
+
+    Attributes:
+        content: what it sees.
+        whole: all of it, where the content is shortened, else None.
+        handle: what the content says it may be read on by, or None.
+    """
+
+    content: str
+    whole: str | None = None
+    handle: str | None = None
+
+
+def success(value: Any, max_bytes: int, handle_of: Callable[[str], str | None] = lambda _: None) -> Shown:
     """The content of a call that worked, and the whole of it where that had to be shortened.
 
     Args:
         value: JSON values, as `to_json_value` makes them.
         max_bytes: most bytes of UTF-8 the content may have; at least 256.
+        handle_of: by what handle a whole result can be read on, or None where it cannot.
 
     The content is `{"ok": true, "result": ...}`. A shortened one has a third key, `left_out`, which says of each place how
-    much of how much is missing; strings end in `…` where they were cut, between characters. Texts that imitate a chat's roles
-    are defused.
+    much of how much is missing, and, where there is a handle, a fourth: `read_on`, how to go on at the first of these places.
+    Strings end in `…` where they were cut, between characters. Texts that imitate a chat's roles are defused.
     """
     whole = _dump({"ok": True, "result": value})
     if is_suspect(whole):
         value = defused(value)
         whole = _dump({"ok": True, "result": value})
     if len(whole.encode()) <= max_bytes:
-        return whole, None
+        return Shown(whole)
     value = json.loads(whole)["result"]
+    handle = handle_of(whole)
     budget = max_bytes - min(max_bytes // 4, 512)
     while budget > 16:
         places: dict[str, str] = {}
-        short = _shorten(value, budget, "", places)
-        content = _dump({"ok": True, "result": short, "left_out": _summary(places)})
+        short = shortened(value, budget, "", places)
+        told: dict[str, Any] = {"ok": True, "result": short, "left_out": left_out(places)}
+        if handle is not None:
+            told["read_on"] = {"handle": handle, **_next_of(places)}
+        content = _dump(told)
         if len(content.encode()) <= max_bytes:
-            return content, whole
+            return Shown(content, whole, handle)
         budget = budget * 3 // 4
-    size = len(whole.encode())
-    return _dump({"ok": True, "result": None, "left_out": {"result": f"all of it, {size} bytes"}}), whole
+    told = {"ok": True, "result": None, "left_out": {"result": f"all of it, {len(whole.encode())} bytes"}}
+    if handle is not None:
+        told["read_on"] = {"handle": handle}
+    return Shown(_dump(told), whole, handle)
 
 
-async def content_of(value: Any, max_bytes: int) -> tuple[str, str | None]:
-    """`success` of whatever a tool returned; in a thread where it looks heavy.
-
-    Raises:
-        Unencodable: see `to_json_value`.
-    """
-    if is_heavy(value):
-        return await asyncio.to_thread(lambda: success(to_json_value(value), max_bytes))
-    return success(to_json_value(value), max_bytes)
+def extract_content(text: str, size: int, handle: str | None, max_bytes: int) -> str:
+    """The content where a model's extract stands for a result of `size` bytes."""
+    told: dict[str, Any] = {"ok": True, "result": {"extract": text_within(defused(text), max(max_bytes - 192, 64))}}
+    told["left_out"] = {"result": f"all but this extract of {size} bytes"}
+    if handle is not None:
+        told["read_on"] = {"handle": handle}
+    return _dump(told)
 
 
 def failure(message: str, max_bytes: int) -> str:
     """The content of a call that failed: `{"ok": false, "error": message}`, cut between characters."""
     text = defused(message.strip()) or "the tool failed and did not say why"
-    return _dump({"ok": False, "error": _cut(text, max_bytes - 32)})
+    return _dump({"ok": False, "error": text_within(text, max_bytes - 32)})
+
+
+def json_text(value: Any) -> str:
+    """JSON values as compact text."""
+    return _dump(value)
 
 
 def _fallback(value: Any) -> Any:
@@ -137,7 +161,7 @@ def _named_numbers(value: Any) -> Any:
     return value
 
 
-def _size(value: Any) -> int:
+def size_of(value: Any) -> int:
     """Bytes of JSON, give or take how numbers are written: the content as a whole is measured exactly."""
     try:
         return len(msgspec.json.encode(value))
@@ -146,19 +170,30 @@ def _size(value: Any) -> int:
         return len(_dump(value).encode())
 
 
-def _summary(places: dict[str, str]) -> dict[str, str]:
+def left_out(places: dict[str, str]) -> dict[str, str]:
+    """What is missing where, a few places at most."""
     shown = dict(list(places.items())[:_MOST_PLACES])
     if len(places) > _MOST_PLACES:
         shown["…"] = f"{len(places) - _MOST_PLACES} more places"
     return shown
 
 
-def _shorten(value: Any, budget: int, path: str, places: dict[str, str]) -> Any:
+def _next_of(places: dict[str, str]) -> dict[str, Any]:
+    """Where to read on: the first place of which something is missing, and how much of it is there."""
+    for path, said in places.items():
+        missing, _, total, unit, *_ = [*said.split(), *[""] * 4]
+        if unit in {"items", "characters"}:
+            return {"path": path, "offset": int(total) - int(missing)}
+        return {"path": path}
+    return {}
+
+
+def shortened(value: Any, budget: int, path: str, places: dict[str, str]) -> Any:
     """The value within about `budget` bytes; what is left out goes into `places`."""
-    if _size(value) <= budget:
+    if size_of(value) <= budget:
         return value
     if isinstance(value, str):
-        short = _cut(value, budget - 2)
+        short = text_within(value, budget - 2)
         places[path or "result"] = f"{len(value) - len(short) + 1} of {len(value)} characters"
         return short
     if isinstance(value, list):
@@ -173,13 +208,13 @@ def _shorten_list(value: list[Any], budget: int, path: str, places: dict[str, st
     out: list[Any] = []
     left = budget - 2
     for item in value:
-        size = _size(item) + 1
+        size = size_of(item) + 1
         if size > left:
             break
         out.append(item)
         left -= size
     if not out and left > 16:
-        out.append(_shorten(value[0], left, f"{path}[0]", places))
+        out.append(shortened(value[0], left, f"{path}[0]", places))
     if len(out) < len(value):
         places[path or "result"] = f"{len(value) - len(out)} of {len(value)} items"
     return out
@@ -187,7 +222,7 @@ def _shorten_list(value: list[Any], budget: int, path: str, places: dict[str, st
 
 def _shorten_object(value: dict[str, Any], budget: int, path: str, places: dict[str, str]) -> dict[str, Any]:
     """Small members stay whole; what is left of the budget is shared by the large ones."""
-    sizes = {key: _size(key) + 2 + _size(item) for key, item in value.items()}
+    sizes = {key: size_of(key) + 2 + size_of(item) for key, item in value.items()}
     shares: dict[str, int] = {}
     left, waiting = budget - 2, len(sizes)
     for key in sorted(sizes, key=lambda each: sizes[each]):
@@ -196,24 +231,24 @@ def _shorten_object(value: dict[str, Any], budget: int, path: str, places: dict[
         waiting -= 1
     out: dict[str, Any] = {}
     for key, item in value.items():
-        room = shares[key] - _size(key) - 2
+        room = shares[key] - size_of(key) - 2
         if shares[key] == sizes[key]:
             out[key] = item
         elif room > 8:
-            out[key] = _shorten(item, room, f"{path}.{key}".lstrip("."), places)
+            out[key] = shortened(item, room, f"{path}.{key}".lstrip("."), places)
     if len(out) < len(value):
         places[path or "result"] = f"{len(value) - len(out)} of {len(value)} fields"
     return out
 
 
-def _cut(text: str, budget: int) -> str:
+def text_within(text: str, budget: int) -> str:
     """The text within `budget` bytes of JSON, cut between characters, `…` at the end where something is missing."""
-    if _size(text) - 2 <= budget:
+    if size_of(text) - 2 <= budget:
         return text
     low, high = 0, min(len(text), max(budget, 0))
     while low < high:
         middle = (low + high + 1) // 2
-        if _size(text[:middle] + _CUT) - 2 <= budget:
+        if size_of(text[:middle] + _CUT) - 2 <= budget:
             low = middle
         else:
             high = middle - 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
@@ -110,6 +110,15 @@ def read_signature(function: Callable[..., Any], explicit: Mapping[str, Any] | N
     except (PydanticUserError, TypeError) as error:
         raise Unreadable(str(error).split("\n", 1)[0]) from error
     return Signature(description, _schema_of(made, closed=True), context, made, None, names)
+
+
+def read_output(function: Callable[..., Any]) -> Mapping[str, Any] | None:
+    """JSON Schema of what a function returns, where its type hints say so."""
+    try:
+        hint = get_type_hints(function, include_extras=True).get("return", Any)
+        return None if hint is Any else TypeAdapter(hint).json_schema(mode="serialization", schema_generator=_Quiet)
+    except (NameError, TypeError, AttributeError, SyntaxError, PydanticUserError):
+        return None
 
 
 def read_docstring(text: str, names: frozenset[str]) -> tuple[str, dict[str, str]]:

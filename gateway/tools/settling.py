@@ -122,7 +122,7 @@ class Settling:
         """
         await self.open(id, "unknown")
         if status == "done":
-            told = success(None if content is msgspec.UNSET else content, _MAX_BYTES)[0]
+            told = success(None if content is msgspec.UNSET else content, _MAX_BYTES).content
         else:
             told = failure(str(reason if content is msgspec.UNSET else content), _MAX_BYTES)
         if not await self._effects.finish(

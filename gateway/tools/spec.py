@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.chat.schemas.dialect import DIALECTS, SchemaDialect, Shaped, in_dialect
+
 # What OpenAI takes as a function's name; every other provider takes at least this.
 TOOL_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -62,19 +64,27 @@ class ToolSpec:
         name: what models call it; matches OpenAI's name pattern `^[a-zA-Z0-9_-]{1,64}$`.
         description: the whole description that models read.
         parameters: JSON Schema of the arguments, an object schema, self-contained.
-        wire: the tool as it stands in a Chat Completions request, encoded once.
+        wire: the tool as it stands in a Chat Completions request, encoded once, in all of JSON Schema.
+        wires: the same in those dialects of schemas in which it is another.
         spec_hash: hex SHA-256 over everything that decides how it behaves.
         provider: the name of the provider that runs it.
         origin: `file:line` or server where it was declared.
         timeout_s: seconds one call may take, its retries included.
         writes: whether it changes something outside.
-        deletes: whether what it changes is gone then.
+        deletes: whether what it changes is gone then; what deletes also writes.
         allowed_roles: roles that may be offered it; empty for everybody.
-        retries: how often a reading tool is asked again after a connection failed.
+        retries: how often it is asked again after a connection failed; a writing tool only where it surely was not reached.
         effect_key: what makes two calls one effect, from the arguments, as a JSON value; None for each call its own.
         probed: whether its provider can find out if an effect happened.
         forward_headers: names, in lower case, of the client's headers that its provider is handed.
         remote_name: what its server calls it, where it is a server's tool; empty for others.
+        requires: tools, by name, that must have succeeded in the thread before it is offered.
+        result_fields: what of a result the model sees, as paths of keys with dots between; empty for all of it.
+        cache_ttl_s: seconds a result may be used again for the same arguments; 0 for never. Never where it writes.
+        shared_cache: whether a kept result may be another owner's.
+        checked: whether its author wrote a self-check.
+        output: JSON Schema of what it returns, where that is known.
+        price: what one call costs, in the currency of the budgets.
     """
 
     name: str
@@ -93,6 +103,27 @@ class ToolSpec:
     forward_headers: tuple[str, ...] = ()
     remote_name: str = ""
     deletes: bool = False
+    requires: tuple[str, ...] = ()
+    result_fields: tuple[str, ...] = ()
+    cache_ttl_s: float = 0
+    shared_cache: bool = False
+    checked: bool = False
+    price: float = 0
+    wires: Mapping[SchemaDialect, bytes] = field(default_factory=dict)
+    output: Mapping[str, Any] | None = None
+
+
+def split_origin(origin: str) -> tuple[str, int]:
+    """`file:line` as two values; the line is 0 where there is none."""
+    file, _, line = origin.rpartition(":")
+    return (file, int(line)) if file and line.isdigit() else (origin, 0)
+
+
+def renamed_wire(wire: bytes, name: str) -> bytes:
+    """An encoded tool under another name."""
+    tool = msgspec.json.decode(wire)
+    tool["function"]["name"] = name
+    return msgspec.json.encode(tool)
 
 
 def make_spec(
@@ -111,6 +142,13 @@ def make_spec(
     forward_headers: tuple[str, ...] = (),
     remote_name: str = "",
     deletes: bool = False,
+    requires: tuple[str, ...] = (),
+    result_fields: tuple[str, ...] = (),
+    cache_ttl_s: float = 0,
+    shared_cache: bool = False,
+    checked: bool = False,
+    price: float = 0,
+    output: Mapping[str, Any] | None = None,
     implementation: str = "",
 ) -> ToolSpec:
     """A spec with its wire form and hash.
@@ -118,10 +156,12 @@ def make_spec(
     `implementation` stands for the code behind it (a hash of the plugin's file, a server's version), so that a change
     there changes the hash. `origin` is left out of the hash: the same tool in another folder is the same tool.
     """
-    function = {"name": name, "description": description, "parameters": parameters}
-    wire = msgspec.json.encode({"type": "function", "function": function})
+    said = {dialect: in_dialect(parameters, dialect) for dialect in DIALECTS}
+    encoded = {dialect: _encoded(name, description, shaped) for dialect, shaped in said.items()}
+    wire = encoded["whole"]
     decides = [
         wire.decode(),
+        msgspec.json.encode(parameters).decode(),
         provider,
         timeout_s,
         writes,
@@ -129,6 +169,11 @@ def make_spec(
         retries,
         probed,
         deletes,
+        requires,
+        result_fields,
+        cache_ttl_s,
+        shared_cache,
+        price,
         implementation,
     ]
     return ToolSpec(
@@ -136,6 +181,7 @@ def make_spec(
         description=description,
         parameters=parameters,
         wire=wire,
+        wires={dialect: other for dialect, other in encoded.items() if other != wire},
         spec_hash=hashlib.sha256(msgspec.json.encode(decides)).hexdigest(),
         provider=provider,
         origin=origin,
@@ -148,4 +194,18 @@ def make_spec(
         forward_headers=forward_headers,
         remote_name=remote_name,
         deletes=deletes,
+        requires=requires,
+        result_fields=result_fields,
+        cache_ttl_s=cache_ttl_s,
+        shared_cache=shared_cache,
+        checked=checked,
+        price=price,
+        output=output,
     )
+
+
+def _encoded(name: str, description: str, shaped: Shaped) -> bytes:
+    function: dict[str, Any] = {"name": name, "description": description, "parameters": shaped.parameters}
+    if shaped.strict:
+        function["strict"] = True
+    return msgspec.json.encode({"type": "function", "function": function})

@@ -5,7 +5,7 @@ Values, made once by `prepare.py`. Does not know how the turn is driven.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,10 @@ from gateway.config.models import CacheConfig
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.security.principal import Principal
+from gateway.tools.guards.paging import READ_RESULT
+from gateway.tools.guards.remembered import Remembered
 from gateway.tools.spec import ToolSpec
+from gateway.tools.wires import ToolWires
 from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
@@ -35,22 +38,34 @@ class Turn:
         request: what was asked, after hooks.
         snapshot: the version it keeps to its end.
         decision: where it goes.
-        pool: the model's backends.
+        model: the model it goes to, as the configuration names it.
+        pool: who is asked as long as tools may be called: the model, its `tool_model`, or what the turn was escalated to.
+        answer_pool: who is asked for an answer without tools: the same, or the model's `answer_model`.
+        escalate: the model to go on with once arguments have failed twice, or None.
         wanted: what stood in the place of the `*` of a wildcard model's name.
         fallbacks: whether other models may stand in.
         shown_model: the model name answers carry.
         messages: the conversation the first round sends.
         fields: the request fields every round sends, `tools`, `tool_choice` and `parallel_tool_calls` apart.
         offered: registry tools by name.
+        waiting: tools that are offered as soon as what they require has succeeded, by the names they get.
+        done: tools that have succeeded in the thread.
+        wires: what goes upstream as `tools`, in every dialect of schemas.
         tools_wire: the whole `tools` array, or None where nothing is offered.
         choice: the first round's `tool_choice`, encoded, or None.
+        requires_tool: whether a tool has to be called before an answer counts.
         parallel: whether several calls of one answer may run at once.
         max_rounds: rounds with registry tool calls that are allowed.
+        max_tokens: tokens that all rounds together may take, or None.
+        limit_s: seconds it may take in all.
         deadline: monotonic seconds at which the turn has to be over.
         session: the session the client named.
         headers: the client's headers that tools may be handed, lower case.
+        shows_tools: whether its stream shows registry calls too.
+        remembered: what the Courier remembers of it.
         answer_id: the id of the answer.
-        backend: who answered last, and `answered_by` the model it was asked as: the decision's, or a fallback.
+        backend: who answered last, and `answered_by` the model it was asked as: the decision's, or one that stood in.
+        stays: the backend that each model asked stays on.
         created: seconds since the epoch.
         cache: how its answer may be kept and given again, or None.
         recalled: whether its answer is one that was kept for whoever asks the same.
@@ -64,28 +79,40 @@ class Turn:
     request: ChatRequest
     snapshot: Snapshot
     decision: Decision
+    model: str
     pool: Pool
+    answer_pool: Pool
+    escalate: Pool | None
     wanted: str
     fallbacks: bool
     shown_model: str
     messages: tuple[Message, ...]
     fields: Mapping[str, msgspec.Raw]
     offered: Mapping[str, ToolSpec]
+    wires: ToolWires
     tools_wire: bytes | None
     choice: bytes | None
+    requires_tool: bool
     parallel: bool
     max_rounds: int
+    max_tokens: int | None
+    limit_s: float
     deadline: float
     session: str | None
     answer_id: str
     created: int
+    waiting: dict[str, ToolSpec] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
     cache: CacheConfig | None = None
     recalled: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    shows_tools: bool = False
+    remembered: Remembered = field(default_factory=Remembered)
     machine: Machine = field(default_factory=Machine)
     usage: Usage = field(default_factory=Usage)
     backend: str | None = None
     answered_by: str | None = None
+    stays: dict[str, str] = field(default_factory=dict)
     upstream_s: float = 0.0
     tool_s: float = 0.0
     first_token_s: float | None = None
@@ -97,6 +124,11 @@ class Turn:
         """Move the machine and leave the step in the trace."""
         before = self.machine.to(state)
         self.record.emit("state.changed", **{"from": before.value, "to": state.value, "reason": reason})
+
+    def answered_from(self, asked: str, backend: str, model: str) -> None:
+        """A backend of `model` answers, which was asked for `asked`: later rounds ask it first."""
+        self.backend, self.answered_by = backend, model
+        self.stays[asked] = backend
 
     def told(self) -> dict[str, Any]:
         """What the headers of its answer say, as a JSON value."""
@@ -112,6 +144,33 @@ class Turn:
             "shown_model": self.shown_model,
         }
 
+    def may_read(self, handles: Iterable[str] = ()) -> None:
+        """Let results be read on in, and offer what reads once there is one."""
+        self.remembered.handles.update(handles)
+        if not self.remembered.handles or READ_RESULT in self.offered.values():
+            return
+        name = READ_RESULT.name
+        if name in self.offered or name in self.client_tools:
+            name = f"gateway__{name}"
+        self._offer(name, READ_RESULT)
+
+    def succeeded(self, names: Iterable[str]) -> None:
+        """Tools have succeeded, by the names they were called by: what waited for them is offered from now on."""
+        if not self.waiting:
+            return
+        self.done.update(self.offered[name].name for name in names if name in self.offered)
+        for name, spec in [*self.waiting.items()]:
+            if self.snapshot.tools.required(spec) <= self.done:
+                del self.waiting[name]
+                self._offer(name, spec)
+
+    def _offer(self, name: str, spec: ToolSpec) -> None:
+        """Offer one more tool; those that were offered stay as they are."""
+        self.offered = {**self.offered, name: spec}
+        self.wires = self.wires.also(name, spec)
+        self.tools_wire = self.wires.whole
+        self.record.emit("tools.offered", names=[name])
+
     def joined(self, turn_id: str) -> None:
         """Answer as the turn of this id: what it is called does not change with the attempt."""
         self.answer_id = f"chatcmpl-{turn_id}"
@@ -124,9 +183,9 @@ class Turn:
     @property
     def answering(self) -> str:
         """The model that answered: the chosen one, or the fallback that stood in for it."""
-        model = self.answered_by or self.pool.name
+        model = self.answered_by or self.model
         # What stands for a `*` is known from the name that was asked for.
-        return self.shown_model if model == self.pool.name and self.wanted else model
+        return self.shown_model if model == self.model and self.wanted else model
 
     @property
     def turn_id(self) -> str:

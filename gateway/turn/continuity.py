@@ -4,8 +4,9 @@ Knows how a visible assistant message is found again and when it is not certain 
 are run.
 
 A message is found by the hash of the thread up to it, or, where the words before it have changed (a system prompt with
-the time in it), by the ids of its calls together with its own hash. Two different rounds behind one message are nobody's:
-then the visible message stands for itself, which is a valid conversation too, and nothing foreign is shown.
+the time in it), by the ids of its calls together with what they ask for and its own words, if the client kept them. Two
+different rounds behind one message are nobody's: then the visible message stands for itself, which is a valid conversation
+too, and nothing foreign is shown.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ import msgspec
 import structlog
 from cachetools import LRUCache
 
-from gateway.chat.blocks import Message
+from gateway.chat.blocks import Message, ToolCall
 from gateway.chat.codecs.chat_completions import decode_message, encode_message
-from gateway.chat.thread import chain, visible_hash
+from gateway.chat.thread import chain, same_json, visible_hash
 from gateway.clock import Clock
 from gateway.errors import StoreUnavailable
 from gateway.store.turn_records import Hidden, HiddenRow
+from gateway.tools.salvage import replayable
 
 # Call ids that are remembered as issued; the store knows the older ones.
 _ISSUED = 50_000
+# Places in conversations behind which nothing stands.
+_BARE = 20_000
+# Seconds after which a place without rounds will not get any: whoever was to write them has done so, or has given up.
+_SETTLED_S = 120.0
 _CLOSE_S = 5.0
 # Rounds that may wait to be written, and how many are written at once.
 _WAITING = 10_000
@@ -47,6 +53,7 @@ class Behind(NamedTuple):
         asked: the messages of the request, as the client sent them.
         visible: the message the client gets.
         hidden: the messages that stand in its place, well paired but for the results the client still owes.
+        named: whether the ids of its calls are its own; in the older form they are made from places, and name many.
     """
 
     owner: str
@@ -54,6 +61,7 @@ class Behind(NamedTuple):
     asked: tuple[Message, ...]
     visible: Message
     hidden: Sequence[Message]
+    named: bool = True
 
 
 class Continuity:
@@ -70,6 +78,8 @@ class Continuity:
         self._waiting: list[HiddenRow] = []
         self._writer: asyncio.Task[None] | None = None
         self._issued: LRUCache[tuple[str, str], bool] = LRUCache(_ISSUED)
+        # Anchors that nothing was found for, and when that was first seen; 0.0 where this process gave the message so.
+        self._bare: LRUCache[str, float] = LRUCache(_BARE)
 
     async def restored(self, owner: str, session: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The conversation as the backend has seen it: with the rounds its client never saw.
@@ -86,7 +96,10 @@ class Continuity:
         if not places:
             return messages
         anchors = chain(_scope(owner, session), messages)
-        # Nothing that was read is remembered: what was one row may be two by now, by another replica.
+        now = self._clock.now()
+        if all(now - self._bare.get(anchors[place], now) >= _SETTLED_S for place in places):
+            return messages
+        # No row that was read is remembered: what was one may be two by now, by another replica.
         waiting = [row for row in self._waiting if row.owner == owner]
         rows = await self._store.find(
             owner,
@@ -95,6 +108,8 @@ class Continuity:
         )
         rows = [*waiting, *rows]
         if not rows:
+            for place in places:
+                self._bare.setdefault(anchors[place], now)
             return messages
         out: list[Message] = []
         changed = False
@@ -104,6 +119,7 @@ class Continuity:
                 out.append(message)
                 continue
             changed = True
+            self._bare.pop(anchors[index], None)
             out.extend(decode_message(bytes(raw)) for raw in _decode_list(row.messages))
         return tuple(out) if changed else messages
 
@@ -123,6 +139,14 @@ class Continuity:
         self._waiting.append(self._row(behind))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="hidden-rounds")
+
+    def bare(self, owner: str, session: str | None, asked: tuple[Message, ...], visible: Message) -> None:
+        """Remember that nothing stands behind a message, so that nobody has to look for it.
+
+        Right over replicas: where another one gives the same message with rounds behind it, they are two different things
+        behind one message, and nobody's.
+        """
+        self._bare[chain(_scope(owner, session), (*asked, visible))[-1]] = 0.0
 
     async def flush(self) -> None:
         """Wait until what was to be kept soon is kept, or could not be."""
@@ -145,13 +169,15 @@ class Continuity:
 
     def _row(self, behind: Behind) -> HiddenRow:
         encoded = msgspec.json.encode([msgspec.Raw(encode_message(message)) for message in behind.hidden])
+        anchor = chain(_scope(behind.owner, behind.session), (*behind.asked, behind.visible))[-1]
+        self._bare.pop(anchor, None)
         return HiddenRow(
             owner=behind.owner,
-            anchor=chain(_scope(behind.owner, behind.session), (*behind.asked, behind.visible))[-1],
+            anchor=anchor,
             visible=visible_hash(behind.visible),
             digest=hashlib.sha256(encoded).hexdigest(),
             messages=encoded,
-            call_ids=tuple(call.id for call in behind.visible.tool_calls),
+            call_ids=tuple(call.id for call in behind.visible.tool_calls) if behind.named else (),
             created_at=self._clock.now(),
         )
 
@@ -177,9 +203,20 @@ def _of(message: Message, anchor: str, rows: Sequence[HiddenRow]) -> HiddenRow |
     exact = [row for row in rows if row.anchor == anchor]
     if not exact and message.tool_calls:
         ids = tuple(sorted(call.id for call in message.tool_calls))
-        own = visible_hash(message)
-        exact = [row for row in rows if row.visible == own and tuple(sorted(row.call_ids)) == ids]
+        exact = [row for row in rows if tuple(sorted(row.call_ids)) == ids and _is_alike(message, row)]
     return exact[0] if exact and len({row.digest for row in exact}) == 1 else None
+
+
+def _is_alike(message: Message, row: HiddenRow) -> bool:
+    """Whether a message asks for what the row's asked for, in its words or, as some clients send calls back, in none."""
+    if row.visible == visible_hash(message):
+        return True
+    given = {call.id: call for raw in _decode_list(row.messages) for call in decode_message(bytes(raw)).tool_calls}
+    return not message.text.strip() and all(_asks(call) == _asks(given.get(call.id)) for call in message.tool_calls)
+
+
+def _asks(call: ToolCall | None) -> object:
+    return call and (call.name, call.custom, call.arguments if call.custom else same_json(replayable(call.arguments)))
 
 
 def _scope(owner: str, session: str | None) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gateway.chat.blocks import Message, Text, ToolCall
+from gateway.chat.blocks import Message, Reasoning, Text, ToolCall
 from gateway.chat.chunk import Chunk
+from gateway.chat.codecs.functions import call_id
 from gateway.ids import new_call_id
 from gateway.tools.salvage import replayable
 
@@ -44,9 +45,40 @@ def hidden_rounds(
     else:  # a hook has changed what was said: it is said once, at the end
         rounds = tuple(Message(m.role, tuple(b for b in m.blocks if not isinstance(b, Text)), m.name) for m in rounds)
     calls = last.tool_calls if results else visible.tool_calls
-    rest = tuple(b for b in visible.blocks if not isinstance(b, (Text, ToolCall)))
-    end = replayable_message(Message("assistant", (*rest, *((Text(text),) if text else ()), *calls)))
+    # The client is shown the thoughts of all rounds as one; the model gets back its last ones, if they were left there.
+    thoughts = tuple(b for b in last.blocks if isinstance(b, Reasoning)) if _thinks(visible) else ()
+    rest = tuple(b for b in visible.blocks if not isinstance(b, (Reasoning, Text, ToolCall)))
+    end = replayable_message(Message("assistant", (*thoughts, *rest, *((Text(text),) if text else ()), *calls)))
     return (*rounds, end, *results)
+
+
+def in_older_form(visible: Message, hidden: tuple[Message, ...], position: int) -> tuple[Message, tuple[Message, ...]]:
+    """Both as they will be once the client has sent the message back in the older form: one call, named by its place.
+
+    Args:
+        visible: the message the client gets.
+        hidden: what stands behind it.
+        position: where the message will be in the client's conversation.
+    """
+    if not visible.tool_calls:
+        return visible, hidden
+    first, *others = visible.tool_calls
+    untold = {call.id for call in others}
+    named = ToolCall(call_id(position, first.name), first.name, first.arguments, first.custom)
+
+    def told(message: Message) -> Message:
+        blocks = tuple(
+            named if isinstance(b, ToolCall) and b.id == first.id else b
+            for b in message.blocks
+            if not (isinstance(b, ToolCall) and b.id in untold)
+        )
+        return Message(message.role, blocks, message.name)
+
+    return told(visible), tuple(map(told, hidden))
+
+
+def _thinks(message: Message) -> bool:
+    return any(isinstance(block, Reasoning) for block in message.blocks)
 
 
 def renamed(message: Message, taken: Collection[str]) -> Message:

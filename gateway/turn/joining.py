@@ -25,7 +25,7 @@ from gateway.chat.blocks import Message
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
 from gateway.config.models import IdempotencyConfig
-from gateway.errors import IdempotencyConflict, StoreUnavailable, UpstreamTimeout
+from gateway.errors import IdempotencyConflict, StoreUnavailable, UpstreamTimeout, UpstreamUnavailable
 from gateway.store.store import Journal, JournalEntry
 from gateway.store.turn_records import TurnRow, Turns
 from gateway.tools.outcome import Outcome
@@ -85,6 +85,8 @@ class Joinable:
         begun: whether the turn is in the store.
         ended: whether its answer is.
         held_until: seconds since the epoch until which nobody else takes the turn over.
+        rivals_since: since when another attempt without a key may have begun to write, seconds since the epoch; None where
+            attempts without a key are not joined.
         pending: what is in hand, to be committed before its next writing call.
     """
 
@@ -96,6 +98,7 @@ class Joinable:
     begun: bool = False
     ended: bool = False
     held_until: float = 0.0
+    rivals_since: float | None = None
     pending: list[JournalEntry] = field(default_factory=list)
     keeper: asyncio.Task[None] | None = None
 
@@ -146,7 +149,7 @@ class Joining:
             UpstreamTimeout: somebody else still runs the turn at the deadline.
             StoreUnavailable: it cannot be found out.
         """
-        digest = asked.digest()
+        digest, now = asked.digest(), self._clock.now()
         joins = asked.key is not None or (asked.retried and config.join_sdk_retries)
         name = _name(asked, digest)
         while True:
@@ -157,6 +160,8 @@ class Joining:
                 await self._wait(live[1], deadline)
                 continue
             fresh = Joinable(trace_id, asked, digest, self._new_holder())
+            if config.join_sdk_retries:
+                fresh.rivals_since = now - JOIN_S if asked.retried else now
             found = await self._known(fresh, config) if joins else None
             if found is None:
                 return self._entered(name, fresh)
@@ -219,17 +224,17 @@ class Joining:
 
         Raises:
             JoinElsewhere: another attempt got here first.
+            UpstreamUnavailable: this request's own retry did.
             StoreUnavailable: it could not be committed; nothing may be changed.
         """
         if not joinable.begun:
             asked = joinable.asked
-            if asked.retried:
-                since = self._clock.now() - JOIN_S
-                rows = await self._turns.by_body(asked.owner, joinable.digest, since=since)
-                if rows:
-                    raise JoinElsewhere
             row = self._row(joinable)
-            await self._turns.begin(row)
+            if await self._turns.begin(row, since=joinable.rivals_since) is not None:
+                if asked.retried:
+                    raise JoinElsewhere
+                # Who asks again has left the first request, whether this process has heard of it or not.
+                raise UpstreamUnavailable("This turn is being answered already; ask again.")
             joinable.begun, joinable.held_until = True, row.held_until
         elif joinable.held_until <= self._clock.now() and not await self._held(joinable):
             # A model that thinks for long, or a process that stood still: somebody has taken the turn over meanwhile.
@@ -347,6 +352,7 @@ class Joining:
             owner=joinable.asked.owner,
             key=joinable.asked.key,
             body_hash=joinable.digest,
+            retried=joinable.asked.retried,
             holder=joinable.holder,
             held_until=now + HELD_S,
             created_at=now,

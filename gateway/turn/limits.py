@@ -1,20 +1,31 @@
-"""When a turn has used enough tools.
+"""When a turn has used enough tools, tokens or time.
 
-Pure. Counts rounds, rounds with identical calls and results, and rounds in a row in which a tool only failed; says why
-it is enough.
+Pure. Counts rounds, rounds with identical calls and results, and rounds in a row in which a tool only failed; compares tokens
+and time with what is left; says why it is enough, and whether there is room for a last answer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 _SAME_CALLS = 3
 _FAILURES = 3
+# Of a turn's time, what is kept for its last answer: a fifth, half a minute at most.
+_ANSWER_SHARE = 0.2
+_ANSWER_S = 30.0
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Enough(NamedTuple):
+    """Why no more tools are called, and whether the model may be asked for its answer."""
+
+    reason: str
+    last_round: bool = True
 
 
 class ToolLimits:
@@ -22,17 +33,21 @@ class ToolLimits:
 
     Args:
         max_rounds: rounds with tool calls that are allowed.
+        max_tokens: tokens all rounds together may take, or None.
+        time_limit_s: seconds the turn may take.
     """
 
-    __slots__ = ("_failures", "_max_rounds", "_rounds", "_same")
+    __slots__ = ("_failures", "_max_rounds", "_max_tokens", "_rounds", "_same", "_time_limit_s")
 
-    def __init__(self, max_rounds: int) -> None:
+    def __init__(self, max_rounds: int, max_tokens: int | None = None, time_limit_s: float = float("inf")) -> None:
         self._max_rounds = max_rounds
+        self._max_tokens = max_tokens
+        self._time_limit_s = time_limit_s
         self._rounds = 0
         self._same: Counter[bytes] = Counter()
         self._failures: Counter[str] = Counter()
 
-    def round_ended(self, calls: Iterable[tuple[str, str, bool, str]]) -> str | None:
+    def round_ended(self, calls: Iterable[tuple[str, str, bool, str]]) -> Enough | None:
         """Count one round's calls: (name, arguments text, whether it went well, result). Why tools end now, or None."""
         self._rounds += 1
         reason: str | None = None
@@ -52,7 +67,32 @@ class ToolLimits:
                 reason = f"`{name}` was called {_SAME_CALLS} times with the same arguments and the same result"
         if reason is None and self._rounds >= self._max_rounds:
             reason = f"the limit of {self._max_rounds} tool rounds is reached"
-        return reason
+        return Enough(reason) if reason is not None else None
+
+    def spent(self, tokens: int, next_tokens: int) -> Enough | None:
+        """Whether the tokens are enough.
+
+        Args:
+            tokens: what the turn has taken so far.
+            next_tokens: what the next round's prompt will take.
+        """
+        limit = self._max_tokens
+        if limit is None or limit - tokens > 2 * next_tokens:
+            return None
+        reached = tokens + next_tokens > limit
+        return Enough(f"the limit of {limit} tokens is reached", last_round=not reached)
+
+    def waited(self, left_s: float) -> Enough | None:
+        """Whether the time is enough: what is left of it is the last answer's."""
+        limit = self._time_limit_s
+        if left_s > min(limit * _ANSWER_SHARE, _ANSWER_S):
+            return None
+        return Enough(time_is_over(limit))
+
+
+def time_is_over(limit_s: float) -> str:
+    """The reason of a turn that took too long."""
+    return f"the time limit of {limit_s:g} s is reached"
 
 
 def _json(text: str) -> object:

@@ -5,12 +5,13 @@ Knows the order of these steps. Does not know HTTP; `Wishes` is what headers sai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from gateway.chat.blocks import Message
+from gateway.backends.pool import Pool
+from gateway.chat.blocks import Message, ToolResult
 from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest
@@ -24,10 +25,13 @@ from gateway.routing.facts import Facts
 from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
-from gateway.tools.spec import ToolSpec
+from gateway.tools.guards.remembered import handles_in
 from gateway.tools.untrusted import OPERATOR_TEXT
+from gateway.tools.wires import ToolWires
+from gateway.turn.choice import first_choice, requires_tool
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
+from gateway.turn.offering import NOTHING, Asked, Offering
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.sticky import places
 
@@ -46,6 +50,7 @@ class Wishes:
         fallbacks: whether other models may stand in for the chosen one.
         key: the `Idempotency-Key`, or None.
         retried: whether the SDK says that it asks again.
+        events: whether the stream is to show registry calls too.
         headers: the request's headers that some tool is handed, lower case.
     """
 
@@ -57,6 +62,7 @@ class Wishes:
     key: str | None = None
     retried: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    events: bool = False
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:
@@ -121,6 +127,7 @@ async def prepare(
     clock: Clock,
     continuity: Continuity,
     kept: KeptRoutes | None = None,
+    offering: Offering | None = None,
 ) -> Turn:
     """Make the turn.
 
@@ -146,26 +153,30 @@ async def prepare(
     explicit = decision.strategy == "explicit"
     meant = _meant(decision, request, snapshot)
     assert meant is not None, "the router and the hooks name models that exist"
-    pool = snapshot.pools[meant.model]
     route = snapshot.routes.get(decision.route) if decision.route else None
     max_rounds = snapshot.config.tools.max_rounds
     if route is not None and route.max_rounds is not None:
         max_rounds = route.max_rounds
-    able = max_rounds > 0 and pool.takes_tools
-    offered = _offer(request, principal, wishes, snapshot, decision, meant.model, route) if able else {}
-    if offered:
-        record.emit("tools.offered", names=list(offered))
-    tools = [tool.wire for tool in request.tools] + [_wire(name, spec) for name, spec in offered.items()]
-    choice = _choice(request, route, offered, has_tools=bool(tools))
+    messages = await _restored(request, principal, wishes, snapshot, record, continuity)
+    offer = NOTHING
+    if snapshot.tools.specs and max_rounds > 0:
+        asked = Asked(request, principal, decision, meant.model, route, wishes.tools, wishes.session, messages)
+        offer = await (offering or Offering()).offer(asked, snapshot)
+    offered = offer.tools
+    if offered and request.n > 1:
+        # Each of several answers could ask for calls of its own, and there is one conversation to go on with.
+        record.emit("tools.withheld", names=list(offered), reason="the request asks for more than one answer")
+        offer, offered = NOTHING, {}
+    if offered or offer.left_out:
+        record.emit("tools.offered", names=list(offered), **offer.told)
+    tools = ToolWires(tuple(tool.wire for tool in request.tools), tuple(offered.items()))
+    tools_wire = tools.whole
+    has_tools = tools_wire is not None
+    choice = first_choice(request, route, offered, has_tools=has_tools)
     settings = {name: msgspec.Raw(_encode(value)) for name, value in (route.params if route else {}).items()}
     fields = dict(with_defaults(request.fields, settings))
     if request.n > 1:
         fields["n"] = msgspec.Raw(_encode(request.n))
-    messages = request.messages
-    if snapshot.tools.specs:
-        messages = await continuity.restored(principal.owner, wishes.session, messages)
-        if messages is not request.messages:
-            record.emit("hidden.restored", messages=len(messages) - len(request.messages))
     if route is not None and route.system:
         messages = with_system_text(messages, route.system)
     if offered:
@@ -174,30 +185,90 @@ async def prepare(
     limit_s = snapshot.config.server.turn_timeout_s
     if wishes.deadline_s is not None:
         limit_s = min(limit_s, wishes.deadline_s)
-    return Turn(
+    tool_pool, answer_pool, escalate = _pools(snapshot, meant.model, has_tools=has_tools)
+    turn = Turn(
         record=record,
         principal=principal,
         request=request,
         snapshot=snapshot,
         decision=decision,
-        pool=pool,
+        model=meant.model,
+        pool=tool_pool,
+        answer_pool=answer_pool,
+        escalate=escalate,
         wanted=meant.wanted,
         fallbacks=wishes.fallbacks,
         shown_model=request.model if explicit else decision.model,
         messages=messages,
         fields=fields,
         offered=offered,
-        tools_wire=b"[" + b",".join(tools) + b"]" if tools else None,
+        waiting=dict(offer.waiting),
+        done=set(offer.done),
+        wires=tools,
+        tools_wire=tools_wire,
         choice=choice,
+        requires_tool=has_tools and requires_tool(request, route),
         parallel=request.parallel_tool_calls is not False,
         max_rounds=max_rounds,
+        max_tokens=_max_tokens(snapshot, route),
+        limit_s=limit_s,
         deadline=clock.monotonic() + limit_s,
         session=wishes.session,
         answer_id=f"chatcmpl-{record.trace_id}",
         created=int(clock.now()),
-        cache=_cache(request, messages, snapshot.config.models[meant.model], route) if not tools else None,
+        cache=_cache(request, messages, snapshot.config.models[meant.model], route) if not has_tools else None,
         headers=wishes.headers,
+        shows_tools=wishes.events and bool(offered),
     )
+    if offered:
+        turn.may_read(handles_in(_results_in(messages)))
+    return turn
+
+
+async def _restored(
+    request: ChatRequest,
+    principal: Principal,
+    wishes: Wishes,
+    snapshot: Snapshot,
+    record: Recorder,
+    continuity: Continuity,
+) -> tuple[Message, ...]:
+    """The conversation with the rounds that its client never saw; without tools there are none."""
+    if not snapshot.tools.specs:
+        return request.messages
+    messages = await continuity.restored(principal.owner, wishes.session, request.messages)
+    if messages is not request.messages:
+        record.emit("hidden.restored", messages=len(messages) - len(request.messages))
+    return messages
+
+
+def _results_in(messages: Sequence[Message]) -> Iterator[str]:
+    return (
+        block.text
+        for message in messages
+        if message.role == "tool"
+        for block in message.blocks
+        if isinstance(block, ToolResult)
+    )
+
+
+def _pools(snapshot: Snapshot, model: str, *, has_tools: bool) -> tuple[Pool, Pool, Pool | None]:
+    """Who does tool work, who answers without tools, and who goes on once arguments have failed twice."""
+    config = snapshot.config.models[model]
+
+    def named(name: str | None) -> Pool | None:
+        meant = snapshot.names.find(name) if name is not None else None
+        return snapshot.pools[meant.model] if meant is not None else None
+
+    own = snapshot.pools[model]
+    answering = named(config.answer_model) or own
+    return (named(config.tool_model) or own) if has_tools else answering, answering, named(config.escalate)
+
+
+def _max_tokens(snapshot: Snapshot, route: RouteConfig | None) -> int | None:
+    """Tokens that a turn's rounds may take: the route says, else the configuration."""
+    own = route.max_turn_tokens if route is not None else None
+    return snapshot.config.tools.max_turn_tokens if own is None else own
 
 
 def _cache(
@@ -217,56 +288,3 @@ def _meant(decision: Decision, request: ChatRequest, snapshot: Snapshot) -> Mean
         return snapshot.names.find(decision.model)
     meant = snapshot.names.find(request.model)
     return meant if meant is not None and meant.model == decision.model else None
-
-
-def _offer(
-    request: ChatRequest,
-    principal: Principal,
-    wishes: Wishes,
-    snapshot: Snapshot,
-    decision: Decision,
-    model: str,
-    route: RouteConfig | None,
-) -> Mapping[str, ToolSpec]:
-    """The registry tools of this turn by the names they are offered under; none with `n > 1` or `tool_choice: none`."""
-    config = snapshot.config.tools
-    if request.n > 1 or (request.tool_choice is not None and request.tool_choice.mode == "none"):
-        return {}
-    if route is not None and route.tool_choice == "none":
-        return {}
-    model_tools = snapshot.config.models[model].tools
-    if decision.strategy == "explicit" and config.offer == "routed" and model_tools is None:
-        return {}
-    names = route.tools if route is not None and route.tools is not None else model_tools
-    specs = snapshot.tools.offered(names, principal, wishes.tools)
-    taken = {tool.name for tool in request.tools}
-    return {(f"gateway__{spec.name}" if spec.name in taken else spec.name): spec for spec in specs}
-
-
-def _wire(name: str, spec: ToolSpec) -> bytes:
-    """The tool as it is offered; under another name where the client has a tool of its own called that."""
-    if name == spec.name:
-        return spec.wire
-    wire = msgspec.json.decode(spec.wire)
-    wire["function"]["name"] = name
-    return _encode(wire)
-
-
-def _choice(
-    request: ChatRequest, route: RouteConfig | None, offered: Mapping[str, ToolSpec], *, has_tools: bool
-) -> bytes | None:
-    """The first round's `tool_choice`. A choice without anything to choose from never goes upstream."""
-    choice = request.tool_choice
-    if choice is not None and choice.mode == "named":
-        names = {tool.name for tool in request.tools} | set(offered)
-        if choice.name not in names:
-            raise InvalidRequest(f"`tool_choice` names {choice.name!r}, which is not offered.", param="tool_choice")
-    if not has_tools:
-        if choice is not None and choice.mode == "required":
-            raise InvalidRequest("`tool_choice` is `required`, but no tools are offered.", param="tool_choice")
-        return None
-    if choice is not None:
-        return choice.wire
-    if route is not None and route.tool_choice == "required":
-        return b'"required"'
-    return None

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gateway.chat.codecs.chat_completions import encode_message
-from gateway.chat.normalise import read_answer
+from gateway.chat.normalise import read_answer, read_choices
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
@@ -26,6 +26,7 @@ from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
+from gateway.turn.offering import Offering
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
@@ -50,6 +51,7 @@ class Turns:
         status_of: the HTTP status and code an error will be answered with, for the summary.
         answers: drives the turns whose answers may be kept.
         kept: the route each conversation is on, or None where nobody remembers.
+        offering: computes which tools a turn is offered.
 
     Attributes:
         running: turns under way by trace id.
@@ -69,12 +71,14 @@ class Turns:
         status_of: Callable[[GatewayError], tuple[int, str | None]],
         answers: AnswerCache,
         kept: KeptRoutes | None = None,
+        offering: Offering | None = None,
     ) -> None:
         self.running: dict[str, Turn] = {}
         self._versions = versions
         self._loop = loop
         self._answers = answers
         self._kept = kept
+        self._offering = offering or Offering()
         self._clock = clock
         self.continuity = continuity
         self.joining = joining
@@ -121,7 +125,15 @@ class Turns:
                             record.emit("hook.changed", hook="on_request")
                             request = changed
                     turn = await prepare(
-                        request, principal, wishes, snapshot, record, self._clock, self.continuity, self._kept
+                        request,
+                        principal,
+                        wishes,
+                        snapshot,
+                        record,
+                        self._clock,
+                        self.continuity,
+                        self._kept,
+                        self._offering,
                     )
             except TimeoutError as error:
                 raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
@@ -259,4 +271,5 @@ def _replayed(turn: Turn, found: Replay) -> TurnResult:
     turn.shown_model = told.get("shown_model", turn.shown_model)
     turn.step(State.TERMINATED, "replayed")
     turn.replayed_usage = answer.usage
-    return TurnResult(answer.message, answer.finish_reason, found.body)
+    choices = read_choices(found.body, new_call_id) if turn.request.n > 1 else ()
+    return TurnResult(answer.message, answer.finish_reason, found.body, choices)

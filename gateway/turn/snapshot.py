@@ -14,6 +14,7 @@ from gateway.config.names import WILDCARD, Meant, ModelNames, matched
 from gateway.config.versions import Version
 from gateway.errors import NoSuchModel
 from gateway.routing.calibrated import Calibrated
+from gateway.routing.relevance import Relevance
 from gateway.routing.router import Router
 from gateway.security.keys import KeyRing
 from gateway.security.principal import Principal
@@ -37,6 +38,8 @@ class Snapshot:
         created: seconds since the epoch; `created` of the model list.
         names: which model a name means.
         calibration: where the router's thresholds come from.
+        relevance: which tools a text is about, where there may be more of them than are offered.
+        offers_vary: whether requests of one thread may be offered different tools although nothing has failed.
     """
 
     version: Version
@@ -50,6 +53,8 @@ class Snapshot:
     created: int
     names: ModelNames
     calibration: Calibrated = field(default_factory=Calibrated)
+    relevance: Relevance | None = None
+    offers_vary: bool = True
 
     def names_for(self, principal: Principal) -> tuple[str, ...]:
         """The model names this caller may ask for, in a stable order. A wildcard is no name."""

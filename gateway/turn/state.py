@@ -22,7 +22,8 @@ class State(StrEnum):
 
 WAYS: dict[State, frozenset[State]] = {
     State.IDLE: frozenset({State.PLANNING, State.TERMINATED}),
-    State.PLANNING: frozenset({State.EXECUTING, State.TERMINATED}),
+    # To REFLECTING from here: words alone were no answer.
+    State.PLANNING: frozenset({State.EXECUTING, State.REFLECTING, State.TERMINATED}),
     State.EXECUTING: frozenset({State.OBSERVING, State.WAITING_APPROVAL, State.TERMINATED}),
     State.OBSERVING: frozenset({State.PLANNING, State.REFLECTING, State.TERMINATED}),
     State.REFLECTING: frozenset({State.PLANNING, State.TERMINATED}),

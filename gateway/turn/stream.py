@@ -11,11 +11,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gateway.chat.blocks import Message
+from gateway.chat.answer import Choice
+from gateway.chat.blocks import Message, Reasoning, Refusal
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta
 from gateway.chat.deltas import Assembly, CallPiece, encode_piece
 from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
+from gateway.tools.outcome import Outcome
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,16 +50,28 @@ class StreamState:
         roles: choices whose role was sent.
         finished: choices whose finish reason was sent.
         client_calls: how many client tool calls were sent.
-        begun: whether anything visible was sent.
+        broken_off: what was sent of a round that did not come to its end, or None.
     """
 
-    __slots__ = ("begun", "client_calls", "finished", "roles")
+    __slots__ = ("broken_off", "client_calls", "finished", "roles")
 
     def __init__(self) -> None:
         self.roles: set[int] = set()
         self.finished: set[int] = set()
         self.client_calls = 0
-        self.begun = False
+        self.broken_off: Message | None = None
+
+    def copy(self) -> StreamState:
+        """The state as it is now."""
+        copied = StreamState()
+        copied.restore(self)
+        return copied
+
+    def restore(self, before: StreamState | None) -> None:
+        """Be as the other is; of what was not sent, nothing is left. Nothing happens without one."""
+        if before is not None:
+            self.roles, self.finished = set(before.roles), set(before.finished)
+            self.client_calls = before.client_calls
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -77,21 +91,39 @@ class StreamedRound:
         client_tools: names whose calls go to the client.
         guarded: whether registry tools are offered: then calls and ends are held back until it is clear whose they are.
         new_id: makes a call id.
+        shown_round: this round's number where the client asked to see registry calls too, else None.
 
     Attributes:
         taken: ids that name another call already, to be filled before the chunk that brings one is fed.
         usage: what the upstream said of it, once it has.
     """
 
-    __slots__ = ("_assemblies", "_client_tools", "_guarded", "_new_id", "_positions", "_state", "taken", "usage")
+    __slots__ = (
+        "_assemblies",
+        "_client_tools",
+        "_guarded",
+        "_new_id",
+        "_positions",
+        "_shown_round",
+        "_state",
+        "taken",
+        "usage",
+    )
 
     def __init__(
-        self, state: StreamState, client_tools: frozenset[str], *, guarded: bool, new_id: Callable[[], str]
+        self,
+        state: StreamState,
+        client_tools: frozenset[str],
+        *,
+        guarded: bool,
+        new_id: Callable[[], str],
+        shown_round: int | None = None,
     ) -> None:
         self._state = state
         self._client_tools = client_tools
         self._guarded = guarded
         self._new_id = new_id
+        self._shown_round = shown_round
         self.taken: set[str] = set()
         self._assemblies: dict[int, Assembly] = {0: Assembly(new_id, self.taken)}
         self._positions: dict[int, int] = {}
@@ -105,6 +137,22 @@ class StreamedRound:
     def message(self) -> Message:
         """The first choice's message, put together."""
         return self._assemblies[0].message()
+
+    def choices(self) -> tuple[Choice, ...]:
+        """Every choice, put together."""
+        return tuple(
+            Choice(
+                index,
+                made := assembly.message(),
+                finish_reason(assembly.finish_reason, has_calls=bool(made.tool_calls)),
+            )
+            for index, assembly in sorted(self._assemblies.items())
+        )
+
+    @property
+    def calling(self) -> bool:
+        """Whether the first choice asks for a call."""
+        return bool(self._assemblies[0].tracker.calls())
 
     def feed(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Take in what arrived; what of it the client may see."""
@@ -143,6 +191,7 @@ class StreamedRound:
     def _careful(self, chunk: Chunk, choices: list[ChunkChoice]) -> list[Chunk]:
         """Look at each choice; the chunk passes unchanged only if nothing in it has to be hidden or mended."""
         kept: list[_Kept] = []
+        events: list[Chunk] = []
         # Usage rides on the last chunk alone, and only where it was asked for.
         unchanged = chunk.fields.usage is None
         sources = msgspec.json.decode(chunk.data)["choices"]
@@ -168,6 +217,8 @@ class StreamedRound:
                 out.pop("function_call", None)
                 if shown := self._shown_calls(pieces):
                     out["tool_calls"] = shown
+                if self._shown_round is not None:
+                    events += [_event(self._shown_round, each) for each in pieces if not self._is_theirs(each)]
             reason: str | None = None
             if choice.finish_reason:
                 if self._guarded or index in self._state.finished:
@@ -182,8 +233,8 @@ class StreamedRound:
                 continue
             kept.append(_Kept(index, out, source.get("logprobs"), reason))
         if not kept:
-            return []
-        return [chunk] if unchanged else [_made(kept)]
+            return events
+        return [chunk] if unchanged else [_made(kept), *events]
 
     def _shows(self, out: dict[str, Any], pieces: list[CallPiece]) -> bool:
         rest = {name: value for name, value in out.items() if name not in ("tool_calls", "function_call", "role")}
@@ -205,15 +256,41 @@ class StreamedRound:
         return shown
 
 
-def whole_chunk(message: Message, reason: str | None) -> Chunk:
+def whole_chunk(message: Message, reason: str | None, index: int = 0) -> Chunk:
     """A whole message as one chunk, as an upstream might have sent it."""
     delta: dict[str, Any] = {"role": "assistant", "content": message.text or None}
+    if thought := "".join(block.text for block in message.blocks if isinstance(block, Reasoning)):
+        delta["reasoning_content"] = thought
+    if refusal := "".join(block.text for block in message.blocks if isinstance(block, Refusal)):
+        delta["refusal"] = refusal
     if calls := message.tool_calls:
         delta["tool_calls"] = [
             encode_piece(CallPiece(position, True, call.id, call.name, call.arguments, call.custom))
             for position, call in enumerate(calls)
         ]
-    return _made([_Kept(0, delta, None, reason)])
+    return _made([_Kept(index, delta, None, reason)])
+
+
+def end_chunk(reason: str, index: int = 0) -> Chunk:
+    """The end of one choice."""
+    return _made([_Kept(index, {}, None, reason)])
+
+
+def outcome_chunk(number: int, outcome: Outcome) -> Chunk:
+    """How a registry call of a round ended, for a client that asked to see it."""
+    told = {"id": outcome.call_id, "name": outcome.name, "ok": outcome.ok, "content": outcome.content}
+    return _gateway_chunk({"type": "tool.finished", "round": number, **told})
+
+
+def _event(number: int, piece: CallPiece) -> Chunk:
+    named = {"id": piece.id, "name": piece.name} if piece.first else {}
+    told = {"index": piece.position, **named, "arguments": piece.fragment}
+    return _gateway_chunk({"type": "tool.delta", "round": number, **told})
+
+
+def _gateway_chunk(event: dict[str, Any]) -> Chunk:
+    """A chunk without choices: a client that looks at choices alone passes over it."""
+    return Chunk(_encode({"object": "chat.completion.chunk", "choices": [], "gateway": event}), ChunkFields(choices=[]))
 
 
 def _says_something(delta: dict[str, Any]) -> bool:

@@ -79,7 +79,7 @@ REFUSED: list[tuple[dict[str, str], type[GatewayError], str | None]] = [
     ({"x_gateway_fallbacks": "all"}, InvalidRequest, "x-gateway-fallbacks"),
     ({"idempotency_key": "k" * 256}, InvalidRequest, "Idempotency-Key"),
     ({"idempotency_key": ""}, InvalidRequest, "Idempotency-Key"),
-    ({"x_gateway_events": "tools"}, InvalidRequest, "x-gateway-events"),
+    ({"x_gateway_events": "all"}, InvalidRequest, "x-gateway-events"),
 ]
 
 

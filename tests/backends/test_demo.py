@@ -141,6 +141,8 @@ async def test_several_choices_are_answered_under_their_indexes() -> None:
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"response_format": {"type": "grammar"}}, "response_format"),
         ({"stop": [1]}, "stop"),
+        ({"stop": 5}, "stop"),
+        ({"stop": {"a": 1}}, "stop"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),

@@ -14,7 +14,7 @@ import pytest
 from gateway.backends.backend import Backend, ModelCall
 from gateway.backends.factory import BackendShelf
 from gateway.backends.litellm import LitellmBackend, _import_litellm
-from gateway.chat.blocks import Image, Message, Text, ToolCall, ToolResult
+from gateway.chat.blocks import Image, Message, Reasoning, Text, ToolCall, ToolResult
 from gateway.config.models import BackendConfig
 from gateway.errors import (
     ContextTooLong,
@@ -322,6 +322,44 @@ async def test_configured_parameters_are_defaults() -> None:
     assert upstream.requests[0].json["temperature"] == 0.9
 
 
+async def test_field_of_a_client_takes_no_setting_of_the_operator_s_away() -> None:
+    params = {"api_version": "2024-10-21", "top_k": 5, "max_tokens": 9}
+    async with anthropic(then=replying(wire.text("ok")), params=params) as (backend, upstream):
+        arguments = backend._arguments(model_call(QUESTION, api_version="x", api_base="http://x"), 1.0)
+        assert (arguments["api_version"], arguments["api_base"].startswith("http://127")) == ("2024-10-21", True)
+        await backend.complete(model_call(QUESTION, top_k=7, max_completion_tokens=3))
+        await backend.complete(model_call(QUESTION))
+    told = [(request.json["top_k"], request.json["max_tokens"]) for request in upstream.requests]
+    assert told == [(7, 3), (5, 9)]
+
+
+@pytest.mark.parametrize(
+    ("provider", "setting", "field"),
+    [
+        ("deepseek", "auto", "reasoning_content"),
+        ("deepseek", "off", None),
+        ("hosted_vllm", "auto", None),
+        ("hosted_vllm", "reasoning", "reasoning"),
+    ],
+)
+async def test_thoughts_behind_calls_go_to_providers_that_want_them(
+    provider: str, setting: Any, field: str | None
+) -> None:
+    call = ToolCall("a", "calculator", "{}")
+    asked = model_call(
+        QUESTION, Message("assistant", (Reasoning("hmm"), call)), Message("tool", (ToolResult("a", "1"),))
+    )
+    async with ScriptedUpstream(then=answer("ok")) as upstream:
+        config = BackendConfig(
+            provider=provider, model="m", api_key=KEY, base_url=upstream.base_url, send_reasoning=setting
+        )
+        backend = LitellmBackend(provider, config)
+        await backend.complete(asked)
+        await backend.close()
+    said = upstream.requests[0].messages[1]
+    assert {name: said[name] for name in said if name.startswith("reasoning")} == ({field: "hmm"} if field else {})
+
+
 async def test_provider_that_speaks_openai_s_protocol_works_too() -> None:
     def script(request: UpstreamRequest) -> Reply:
         if request.json.get("stream"):
@@ -379,6 +417,34 @@ async def test_process_of_its_own_reaches_nobody_else_and_says_and_leaves_nothin
     assert report["counts"][0] == report["counts"][-1], "each call leaves something behind"
     assert report["tasks_left"] == []
     assert report["sockets_left"] == 0
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "deepseek"])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_redirect_is_not_followed(provider: str, streamed: bool) -> None:
+    async with ScriptedUpstream() as elsewhere:
+        away = Reply(307, (("location", f"{elsewhere.base_url}/chat/completions"),))
+        async with ScriptedUpstream(then=away) as upstream:
+            config = BackendConfig(provider=provider, model="m", api_key=KEY, base_url=upstream.base_url)
+            backend = LitellmBackend(provider, config)
+            with pytest.raises(UpstreamError) as caught:
+                await (
+                    read_stream(backend, model_call(QUESTION)) if streamed else backend.complete(model_call(QUESTION))
+                )
+            await backend.close()
+        assert (len(elsewhere.requests), len(upstream.requests)) == (0, 1)
+        assert str(elsewhere.port) not in caught.value.message
+
+
+async def test_answer_without_a_part_is_no_trouble_of_the_network() -> None:
+    lacking = body({"type": "message", "role": "assistant", "content": [wire.text("x")], "stop_reason": "end_turn"})
+    nothing = Reply(503, steps=(b"",))
+    async with anthropic(lacking, nothing, nothing) as (backend, _):
+        with pytest.raises(UpstreamBroken, match="protocol"):
+            await backend.complete(model_call(QUESTION))
+        for ask in (backend.complete, lambda call: read_stream(backend, call)):
+            with pytest.raises(UpstreamUnavailable, match="answered 503"):
+                await ask(model_call(QUESTION))
 
 
 async def test_image_at_a_private_address_is_not_fetched() -> None:

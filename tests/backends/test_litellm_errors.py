@@ -7,7 +7,7 @@ import pytest
 
 from gateway.backends.litellm import _import_litellm
 from gateway.backends.litellm_errors import translate
-from gateway.backends.wire import Secrets
+from gateway.backends.secrets import Secrets
 from gateway.errors import (
     ContextTooLong,
     UpstreamBroken,
@@ -48,7 +48,7 @@ TABLE: dict[str, tuple[type[Exception], int | None]] = {
     "ModifyResponseException": (UpstreamBroken, None),
     "NotFoundError": (UpstreamRefused, 404),
     "OpenAIError": (UpstreamBroken, None),
-    "PaymentRequiredError": (UpstreamRefused, 402),
+    "PaymentRequiredError": (UpstreamDenied, 402),
     "PermissionDeniedError": (UpstreamDenied, 403),
     "RateLimitError": (UpstreamUnavailable, 429),
     "RejectedRequestError": (UpstreamRefused, 400),

@@ -509,7 +509,7 @@ async def test_whole_answer_has_a_bound() -> None:
 async def test_first_token_has_a_bound(before: bool) -> None:
     reply = stream(PLAIN)
     slow = reply.held() if before else reply.stall_at(0)
-    async with scripted(slow, first_token_timeout_s=0.05) as (upstream, backend):
+    async with scripted(slow, first_token_timeout_s=0.5) as (upstream, backend):
         assert isinstance(await failure(backend, streamed=True), UpstreamTimeout)
         await upstream.aborted()
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from gateway.chat.blocks import Reasoning
+from gateway.chat.blocks import Message, Reasoning, Text, ToolCall, ToolResult
+from gateway.chat.codecs.chat_completions import decode_message
 from gateway.chat.deltas import MOST_CALLS
 from gateway.config.models import BackendConfig
 from gateway.errors import UpstreamBroken, UpstreamRefused
 from tests.backends.contract import model_call, parsed, read_stream
 from tests.backends.openai_schemas import check_answer, check_chunk
 from tests.backends.test_native import PLAIN, failure, scripted
-from tests.upstream import DONE, Reply, answer, body, call, chunk, d, error, f, stream, tc, u, words
+from tests.upstream import DONE, Reply, UpstreamRequest, answer, body, call, chunk, d, error, f, stream, tc, u, words
 
 BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
 DIALECTS = pytest.mark.parametrize("dialect", ["openai", "compatible"])
@@ -327,3 +328,78 @@ async def test_end_for_calls_that_were_never_made_is_a_plain_end(dialect: str, s
             assert (await read_stream(backend, model_call("hi"))).finish_reasons == ["stop"]
         elif not streamed:
             assert (await backend.complete(model_call("hi"))).finish_reason == "stop"
+
+
+THOUGHTFUL = (
+    Message("user", (Text("hi"),)),
+    Message("assistant", (Reasoning("hmm"), ToolCall("a", "add", "{}"))),
+    Message("tool", (ToolResult("a", "1"),)),
+    Message("assistant", (ToolCall("b", "add", "{}"),)),
+    Message("tool", (ToolResult("b", "2"),)),
+)
+
+
+def thoughts(request: UpstreamRequest) -> list[Any]:
+    return [each.get("reasoning_content", each.get("reasoning")) for each in request.messages]
+
+
+@BOTH
+async def test_thoughts_behind_calls_are_sent_to_servers_that_miss_them_and_to_no_others(streamed: bool) -> None:
+    def strict(request: UpstreamRequest) -> Reply:
+        if any(each.get("tool_calls") and "reasoning_content" not in each for each in request.messages):
+            return error(400, "The reasoning_content in the thinking mode must be passed back to the API.")
+        return stream(PLAIN) if streamed else answer("ok")
+
+    async def ask() -> None:
+        await (read_stream(backend, model_call(*THOUGHTFUL)) if streamed else backend.complete(model_call(*THOUGHTFUL)))
+
+    async with scripted(then=strict) as (upstream, backend):
+        await ask()
+        await ask()
+    assert [thoughts(each) for each in upstream.requests] == [
+        [None] * 5,
+        [None, "hmm", None, "", None],
+        [None, "hmm", None, "", None],
+    ]
+    async with scripted(error(400, "property 'reasoning_content' is unsupported")) as (upstream, backend):
+        assert isinstance(await failure(backend, streamed=streamed, call=model_call(*THOUGHTFUL)), UpstreamRefused)
+        assert len(upstream.requests) == 1
+    async with scripted(then=strict, send_reasoning="off") as (upstream, backend):
+        assert isinstance(await failure(backend, streamed=streamed, call=model_call(*THOUGHTFUL)), UpstreamRefused)
+        assert len(upstream.requests) == 1
+
+
+async def test_thoughts_are_sent_under_the_configured_name_and_never_over_the_client_s_own() -> None:
+    own = decode_message(
+        json.dumps({"role": "assistant", "reasoning": "mine", "tool_calls": [call("a", "add", "{}")]}).encode(), 1
+    )
+    async with scripted(then=answer("ok"), send_reasoning="reasoning") as (upstream, backend):
+        await backend.complete(model_call(*THOUGHTFUL))
+        await backend.complete(model_call(THOUGHTFUL[0], own, THOUGHTFUL[2]))
+    assert [each.get("reasoning") for each in upstream.requests[0].messages] == [None, "hmm", None, "", None]
+    assert upstream.requests[1].messages[1]["reasoning"] == "mine"
+
+
+async def test_operator_s_params_are_renamed_like_the_client_s_and_usage_may_be_dropped() -> None:
+    params = {"provider": "ollama", "params": {"max_completion_tokens": 5}, "drop_params": ["stream_options"]}
+    async with scripted(then=stream(PLAIN), **params) as (upstream, backend):
+        await read_stream(backend, model_call("hi"))
+        await read_stream(backend, model_call("hi", max_completion_tokens=7, stream_options={"x": 1}))
+    for request, limit in zip(upstream.requests, (5, 7), strict=True):
+        assert (request.json["max_tokens"], "max_completion_tokens" in request.json) == (limit, False)
+        assert "stream_options" not in request.json
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"drop_params": ["model"]},
+        {"provider": "demo", "drop_params": ["seed"]},
+        {"provider": "demo", "send_reasoning": "reasoning"},
+        {"provider": "plugin", "module": "x.py", "send_reasoning": "off"},
+        {"send_reasoning": "yes"},
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"drop_params|send_reasoning"):
+        BackendConfig.model_validate({"provider": "openai", "model": "up", **wrong})

@@ -371,7 +371,6 @@ async def test_queue_that_is_full_sends_to_the_fallback_or_says_so() -> None:
     ("capability", "asks", "param"),
     [
         ("vision", {"image": True}, "messages"),
-        ("tools", {"tools": [{"type": "function"}]}, "tools"),
         ("json_schema", {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
     ],
 )
@@ -384,6 +383,13 @@ async def test_call_goes_where_it_can_be_served(capability: str, asks: dict[str,
     with pytest.raises(InvalidRequest) as caught:
         await Dispatch([plain]).ask(**asks)
     assert caught.value.param == param
+
+
+async def test_a_backend_that_takes_no_tools_is_asked_last_for_them() -> None:
+    text, able = named("b1", then=OK), named("b2", UpstreamUnavailable("busy", status=503), then=OK)
+    on = Dispatch([watched(text, capabilities={"tools": False}), watched(able)], retries=0)
+    tools = [{"type": "function"}]
+    assert [await on.ask(), await on.ask(tools=tools), await on.ask(tools=tools)] == ["b1", "b1", "b2"]
 
 
 @BOTH

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.wire import Secrets, error_from_frame, error_from_status, retry_after
-from gateway.chat.chunk import ChunkError
+from gateway.backends.secrets import Secrets
+from gateway.backends.wire import error_from_frame, error_from_status, retry_after
 from gateway.errors import (
     ContextTooLong,
     GatewayError,
@@ -27,6 +27,10 @@ def failed(status: int, body: Any = "", secrets: Secrets = NONE, **headers: str)
     raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return error_from_status(status, named, raw, model="m", secrets=secrets)
+
+
+def frame(secrets: Secrets = NONE, **said: Any) -> GatewayError:
+    return error_from_frame(json.dumps({"error": said.pop("error", said)}).encode(), secrets=secrets)
 
 
 def openai(message: str, **more: Any) -> dict[str, Any]:
@@ -47,6 +51,16 @@ def openai(message: str, **more: Any) -> dict[str, Any]:
         ({"retry-after": "-3"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
+        ({"retry-after": " 4 "}, 4),
+        ({"retry-after": "1e3"}, None),
+        ({"retry-after": "1_000"}, None),
+        ({"retry-after": "9" * 15}, None),
+        ({"retry-after": "9" * 400}, None),
+        ({"retry-after": "86400"}, 86400),
+        ({"retry-after": "Mon, 01 Jan 0001 00:00:00 -0000"}, None),
+        ({"retry-after": "Fri, 99 Foo 99999 99:99:99 GMT"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after-ms": "Thu, 01 Jan 2150 00:00:00 GMT"}, None),
         ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, None),
     ],
 )
@@ -66,8 +80,10 @@ def test_wait_until_a_date_B009() -> None:
         (307, UpstreamBroken),
         (400, UpstreamRefused),
         (401, UpstreamDenied),
+        (402, UpstreamDenied),
         (403, UpstreamDenied),
         (404, UpstreamRefused),
+        (408, UpstreamUnavailable),
         (422, UpstreamRefused),
         (429, UpstreamUnavailable),
         (500, UpstreamUnavailable),
@@ -94,15 +110,72 @@ def test_upstream_s_words_and_fields_are_kept() -> None:
     assert failed(429, openai("slow down"), retry_after="17").retry_after_s == 17
 
 
-def test_refused_credentials_are_the_gateway_s_fault_and_say_nothing_of_the_key() -> None:
-    error = failed(401, openai("Incorrect API key provided: sk-abc"))
-    assert isinstance(error, UpstreamDenied)
-    assert (error.status, "sk-abc" in error.message, "`m`" in error.message) == (401, False, True)
+LOOKING_LIKE_KEYS = [
+    "Incorrect API key provided: sk-proj-abc123XYZ. See https://platform.example/keys.",
+    "Incorrect API key provided: sk-ab1*****************************wXyZ",
+    "Authentication Fails, Your api key: ****wXyZ is invalid",
+    "API key not valid: AIzaSyA1234567890abcXYZ-_wXyZ",
+    "The security token AKIAABCXYZ0123456789 included in the request is invalid",
+    "invalid authorization: Bearer abcXYZ.123",
+    "invalid header Bearer abcXYZ-123",
+    '{"api_key": "abcXYZ123"}',
+    "no access for token=abcXYZ123&model=1",
+    "The key 0a1b2c3d4e5f60718293abcXYZ445566 has been revoked",
+    "cannot connect to https://me:abcXYZ@host/v1",
+    "bad token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhYmNYWVoifQ.abcXYZ",
+]
+
+
+@pytest.mark.parametrize("words", LOOKING_LIKE_KEYS)
+def test_refused_credentials_are_told_in_the_upstream_s_words_but_for_what_looks_like_a_key(words: str) -> None:
+    for status in (401, 403, 402):
+        error = failed(status, openai(words))
+        assert isinstance(error, UpstreamDenied)
+        assert error.message.startswith("The upstream refused the gateway's credentials for `m`: ")
+        assert error.status == status
+        assert "***" in error.message
+        for part in ("abcXYZ", "wXyZ", "ABCXYZ", "sk-ab"):
+            assert part not in error.message
+        assert words[:4] in error.message, "the words stay"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The model `Qwen/Qwen2.5-VL-72B-Instruct-AWQ` does not exist",
+        "no model ft:gpt-4o-mini-2024-07-18:org::8abCdEfG",
+        "Missing key: messages[0].content; unknown key 'response_format2'",
+        "max_tokens: 4096 is above the limit of tokens: 2048",
+        "request req_011CSHoEeqs5C35K2UUqR7Fy failed; trace 0123456789abcdef0123456789abcdef",
+        "a key must be a string, a token is not",
+    ],
+)
+def test_words_that_only_resemble_a_key_stay(words: str) -> None:
+    assert failed(400, openai(words)).message == words
+
+
+def test_what_a_page_says_is_trimmed_to_its_text() -> None:
+    page = "<!DOCTYPE html><html><head><title>502 Bad\n Gateway</title><style>b{}</style></head><body>nginx</body></html>"
+    assert failed(502, page).message == "The upstream of `m` answered 502: 502 Bad Gateway"
+    bare = "<html><script>var a='<b>';</script><!-- no --><p>Sorry,\n<b>blocked</b></html>"
+    assert failed(403, bare).message.endswith("for `m`: The upstream of `m` answered 403: Sorry, blocked")
+    assert len(failed(500, "<p>" + "long " * 9000).message) < 600
+    assert len(failed(400, openai("long " * 9000)).message) < 4100
+
+
+def test_secret_at_the_edge_of_what_is_shown_is_not_shown_in_part() -> None:
+    for size in range(480, 500):
+        assert "TEST" not in failed(500, "x" * size + " TEST-SECRET-123 y", Secrets(["TEST-SECRET-123"])).message
+
+
+def test_limit_that_time_does_not_lift_is_not_tried_again() -> None:
+    spent = failed(429, openai("You exceeded your current quota", code="insufficient_quota"))
+    assert (spent.retryable, failed(429, openai("slow down")).retryable) == (False, True)
 
 
 @pytest.mark.parametrize(
     "body",
-    ["", "<html><h1>404</h1></html>", "{", "[]", '{"error":null}', '{"error":{}}'],
+    ["", "<html><h1>404</h1></html>", "<", "{", "[]", '{"error":null}', '{"error":{}}'],
 )
 def test_body_without_words_names_the_model_and_the_status(body: str) -> None:
     error = failed(404, body)
@@ -117,6 +190,16 @@ def test_body_without_words_names_the_model_and_the_status(body: str) -> None:
         ({"message": "no", "code": 404}, "no"),
         ([{"error": {"message": "from a list"}}], "from a list"),
         ({"detail": "x"}, "x"),
+        ({"errors": [{"message": "first"}]}, "first"),
+        ({"errors": ["plain"]}, "plain"),
+        ({"status": 404, "error": "Not Found", "message": "no such model"}, "Not Found: no such model"),
+        ({"error": "no such model", "message": "no such model"}, "no such model"),
+        ({"error": {"code": 404}, "message": "outside"}, "outside"),
+        ({"error": {"message": "Provider said no", "metadata": {"raw": "bad image"}}}, "Provider said no: bad image"),
+        ({"message": {"detail": [{"loc": ["body", "n"], "msg": "too many"}]}}, "n: too many"),
+        ({"detail": {"message": "inside"}}, "inside"),
+        ({"detail": [{"loc": 5, "msg": "odd"}]}, "odd"),
+        ({"Message": "as AWS writes it"}, "as AWS writes it"),
         ({"fault": {"a": 1}}, 'The upstream of `m` answered 404: {"fault": {"a": 1}}'),
     ],
 )
@@ -148,6 +231,10 @@ TOO_LONG = [
     openai("This model's maximum context length is 8192 tokens."),
     openai("the request exceeds the available context size"),
     openai("prompt token count of 130000 exceeds the limit of 128000"),
+    openai("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."),
+    openai("This model's maximum prompt length is 131072 but the request contains 537812 tokens."),
+    openai("Range of input length should be [1, 30720]"),
+    openai("Prompt exceeds max length"),
 ]
 
 
@@ -174,17 +261,42 @@ def test_overload_is_not_taken_for_it_either() -> None:
 
 
 def test_error_frames_are_errors_of_a_stream() -> None:
-    error = error_from_frame(ChunkError("overloaded", "server_error", "busy"), secrets=NONE)
+    error = frame(message="overloaded", type="server_error", code="busy")
     assert isinstance(error, UpstreamBroken)
     assert (error.message, error.kind, error.code, error.status) == ("overloaded", "server_error", "busy", None)
-    late = error_from_frame(ChunkError("overloaded", "server_error", 503), secrets=NONE)
+    late = frame(message="overloaded", type="server_error", code=503)
     assert isinstance(late, UpstreamUnavailable)
     assert (late.message, late.kind, late.code, late.status) == ("overloaded", "server_error", None, 503)
-    assert type(error_from_frame(ChunkError("no", code=422), secrets=NONE)) is UpstreamRefused
-    assert type(error_from_frame(ChunkError("no", code=401), secrets=NONE)) is UpstreamBroken
-    assert error_from_frame("words", secrets=NONE).message == "words"
-    assert type(error_from_frame(ChunkError("maximum context length is 8"), secrets=NONE)) is ContextTooLong
-    assert error_from_frame(ChunkError(), secrets=NONE).message
+    assert frame(error="words").message == "words"
+    assert type(frame(message="maximum context length is 8")) is ContextTooLong
+    empty: Any
+    for empty in ({}, "", [], True, 5, {"message": None}, {"message": {}}):
+        assert type(frame(error=empty)) is UpstreamBroken
+        assert frame(error=empty).message
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "status"),
+    [
+        ({"code": 422}, UpstreamRefused, 400),
+        ({"code": "429"}, UpstreamUnavailable, 429),
+        ({"code": 401}, UpstreamDenied, 401),
+        ({"type": "invalid_request_error"}, UpstreamRefused, 400),
+        ({"type": "rate_limit_error", "code": "x"}, UpstreamUnavailable, 429),
+        ({"code": "rate_limit_exceeded"}, UpstreamUnavailable, 429),
+        ({"type": "overloaded_error"}, UpstreamUnavailable, 503),
+        ({"type": "authentication_error"}, UpstreamDenied, 401),
+        ({"code": 200}, UpstreamBroken, None),
+        ({"code": 7.5}, UpstreamBroken, None),
+        ({"type": "server_error"}, UpstreamBroken, None),
+    ],
+)
+def test_error_frame_without_a_status_is_judged_by_its_own_words(
+    said: dict[str, Any], kind: type[UpstreamError], status: int | None
+) -> None:
+    error = frame(message="words", **said)
+    assert type(error) is kind
+    assert (error.status, "words" in error.message) == (status, True)
 
 
 def test_secrets_leave_in_no_spelling_B013() -> None:
@@ -196,5 +308,8 @@ def test_secrets_leave_in_no_spelling_B013() -> None:
         assert text.startswith("key ***")
         assert text.endswith("is none of yours")
         assert spelling not in failed(400, openai(f"bad key {spelling}"), secrets).message
-        assert spelling not in error_from_frame(ChunkError(f"bad {spelling}"), secrets=secrets).message
+        assert spelling not in frame(secrets, message=f"bad {spelling}").message
+        other = failed(400, openai("bad", code=spelling, type=spelling, param=spelling), secrets)
+        assert isinstance(other, UpstreamRefused)
+        assert spelling not in f"{other.code} {other.kind} {other.param}"
         assert spelling not in failed(400, f"plain {spelling}", secrets).message

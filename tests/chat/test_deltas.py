@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.chat.blocks import Message, Reasoning, Refusal, Text, ToolCall
-from gateway.chat.chunk import Delta, FunctionDelta, ToolCallDelta
+from gateway.chat.chunk import CustomDelta, Delta, FunctionDelta, ToolCallDelta
 from gateway.chat.deltas import Assembly, CallPiece, CallTracker
 from tests.chat.strategies import json_texts, words
 
@@ -161,3 +161,12 @@ def test_fragments_cut_and_interleaved_in_any_way_reassemble(
         mine = [piece for piece in pieces if piece.position == position]
         assert "".join(piece.fragment for piece in mine) == arguments
         assert [piece.first for piece in mine] == [True] + [False] * (len(mine) - 1)
+
+
+def test_whose_call_it_is_does_not_change_once_it_was_told() -> None:
+    tracker = CallTracker(lambda: "new")
+    tracker.add(ToolCallDelta(0, "a", function=FunctionDelta("f", "{}")))
+    later = tracker.add(ToolCallDelta(0, custom=CustomDelta("g", "text")))
+    assert later is not None
+    assert not later.custom
+    assert [(call.name, call.custom) for call in tracker.calls()] == [("f", False)]

@@ -65,6 +65,12 @@ def test_the_threshold_may_be_auto() -> None:
     assert overrides(settings(SEMANTIC_ROUTE_THRESHOLD="auto"))["router", "semantic", "threshold"][1] == "auto"
 
 
+def test_how_tools_are_tried_again_may_come_from_the_environment() -> None:
+    found = overrides(settings(MAX_RETRIES="1", RETRY_BACKOFF="0.25", CIRCUIT_BREAK_THRESHOLD="7"))
+    values = {place[-1]: value for place, (_, value) in found.items()}
+    assert values == {"retries": 1, "backoff_s": 0.25, "breaker_failures": 7}
+
+
 def test_an_empty_value_counts_as_unset() -> None:
     assert overrides(settings(PORT="", TOOL_TIMEOUT="", MAX_RETRIES="")) == {}
 
@@ -100,6 +106,9 @@ def test_a_redis_url_says_where_replicas_agree() -> None:
         ("TOOL_TIMEOUT", "0", "greater than 0"),
         ("TOOL_TIMEOUT", "inf", "finite"),
         ("MAX_TOOL_ROUNDS", "-1", "0"),
+        ("MAX_RETRIES", "11", "10"),
+        ("RETRY_BACKOFF", "-1", "0"),
+        ("CIRCUIT_BREAK_THRESHOLD", "0", "1"),
         ("SEMANTIC_ROUTE_THRESHOLD", "high", "a number, or `auto`"),
     ],
 )
@@ -110,7 +119,7 @@ def test_a_wrong_value_names_the_variable_and_what_was_expected(name: str, value
 
 
 def test_all_mistakes_are_told_at_once() -> None:
-    assert len(refused(PORT="x", TOOL_TIMEOUT="y", MAX_RETRIES="3")) == 3
+    assert len(refused(PORT="x", TOOL_TIMEOUT="y", MAX_RETRIES="many")) == 3
 
 
 def test_a_server_needs_its_model_and_a_model_its_server() -> None:

@@ -1,24 +1,32 @@
 """The mixed-turn drill: random conversations in which a model calls the client's tools and the gateway's, together, in
-parallel, over several rounds; clients that branch and regenerate; users behind one key whose texts are equal.
+parallel, over several rounds; clients that branch and regenerate, and that write what they were given in forms of their own;
+users behind one key whose texts are equal.
 
 Two gateways share one database and take turns, as replicas do and as one does after a restart. The upstream refuses every
 history that is not a continuation, byte for byte, of what it was sent before and what it answered. Each tool result
 carries a token of its own; an answer that shows a token of somebody else's turn is a foreign result.
+
+Run by the suite for a while and by `make mixed-drill` with 500 conversations.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import hashlib
 import json
 import random
+import sys
+import tempfile
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from tests.frames import DONE, Frame, d, f, tc
 from tests.replies import Reply, answer, call, error, stream
@@ -60,10 +68,27 @@ CLIENT_TOOLS = [
     }
     for name in ("open_door", "ask_user")
 ]
+# How clients write what they were given when they send it back. `functions`: in the older form, one call and no ids.
+HABITS = ("plain", "respelled", "wordless", "parts", "extras", "shuffled", "functions")
 
 
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+class _Sent(msgspec.Struct):
+    messages: list[msgspec.Raw]
+    tools: msgspec.Raw = msgspec.Raw(b"")
+
+
+_sent = msgspec.json.Decoder(_Sent).decode
+
+
+def _prefixes(request: UpstreamRequest) -> list[bytes]:
+    """A name for each prefix of what was sent, tools and all, byte by byte; the first is that of no message."""
+    sent = _sent(request.raw)
+    link = hashlib.sha256(bytes(sent.tools)).digest()
+    links = [link]
+    for raw in sent.messages:
+        link = hashlib.sha256(link + bytes(raw)).digest()
+        links.append(link)
+    return links
 
 
 class StrictUpstream:
@@ -87,12 +112,14 @@ class StrictUpstream:
     def answer(self, request: UpstreamRequest) -> Reply:
         messages = request.messages
         wrong = history_fault(request.json)
-        fault = wrong[1] if wrong else self._no_continuation(messages)
+        prefixes = _prefixes(request)
+        fault = wrong[1] if wrong else self._no_continuation(messages, prefixes)
         if fault is not None:
             self.refused.append(fault)
             return error(400, fault)
-        said = self._said(messages, {tool["function"]["name"] for tool in request.json.get("tools", ())})
-        self._answered[_canonical(messages)] = said
+        names = {tool["function"]["name"] for tool in request.json.get("tools", ())}
+        said = self._said(messages, prefixes[-1], names)
+        self._answered[prefixes[-1]] = said
         calls = [
             call(each["id"], each["function"]["name"], each["function"]["arguments"])
             for each in said.get("tool_calls", ())
@@ -108,20 +135,20 @@ class StrictUpstream:
             frames.append(tc(index, arguments=arguments[middle:]))
         return stream(*frames, f("tool_calls" if calls else "stop"), DONE)
 
-    def _no_continuation(self, messages: list[dict[str, Any]]) -> str | None:
+    def _no_continuation(self, messages: list[dict[str, Any]], prefixes: Sequence[bytes]) -> str | None:
         """Each assistant message has to stand behind what was sent before it was given."""
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            given = self._answered.get(_canonical(messages[:index]))
+            given = self._answered.get(prefixes[index])
             if given is None:
                 return f"messages[{index}] stands behind something that was never sent: {messages[:index]}"
-            if _shown(given) != _shown(message):
+            if not _is_said(given, message):
                 return f"messages[{index}] is not what was answered: {message} instead of {given}"
         return None
 
-    def _said(self, messages: list[dict[str, Any]], names: set[str]) -> dict[str, Any]:
-        digest = hashlib.sha256(str(self._seed).encode() + _canonical(messages)).digest()
+    def _said(self, messages: list[dict[str, Any]], prefix: bytes, names: set[str]) -> dict[str, Any]:
+        digest = hashlib.sha256(str(self._seed).encode() + prefix).digest()
         chance = random.Random(digest)
         behind = next((n for n, m in enumerate(reversed(messages)) if m["role"] == "user"), 0)
         tokens = sorted({word for m in messages if m["role"] == "tool" for word in _tokens(m["content"])})
@@ -131,7 +158,8 @@ class StrictUpstream:
         calls: list[tuple[str, str, str]] = []
         for _ in range(chance.choice((1, 1, 2, 3))):
             name = chance.choice(sorted(names))
-            arguments = {"lookup": {"what": "x"}, "measure": {"n": chance.randrange(9)}}.get(name, {})
+            theirs = {"wide": 1.0, "door": "é", "at": [1, 2e0]}
+            arguments = {"lookup": {"what": "x"}, "measure": {"n": chance.randrange(9)}}.get(name, theirs)
             # Few ids, used again and again, as weak servers do.
             calls.append((name, json.dumps(arguments), f"call_{len(calls)}"))
         ours = {name in ("lookup", "measure") for name, _, _ in calls}
@@ -143,10 +171,27 @@ class StrictUpstream:
         return {"content": chance.choice((None, "Let me see. ")), "tool_calls": said}
 
 
-def _shown(message: Mapping[str, Any]) -> Any:
-    """An assistant message without the names of its calls, which the gateway may have to give anew."""
-    calls = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in message.get("tool_calls") or ()]
-    return ((message.get("content") or "").replace(" ", ""), calls)
+def _is_said(given: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
+    """Whether a message is the one that was given, but for what its client changed.
+
+    That is the names of calls, the words beside them, and in the older form all of the client's calls but one. What the
+    gateway has to put back stands as it was.
+    """
+    before, now = _calls(given), _calls(message)
+    ours = [each for each in before if each[0] in ("lookup", "measure")]
+    others = iter(before)
+    fewer = all(each in others for each in now) and [each for each in now if each in ours] == ours
+    text = _text(message)
+    return (fewer and bool(now) == bool(before)) and (text == _text(given) or (not text and bool(now) and not ours))
+
+
+def _calls(message: Mapping[str, Any]) -> list[Any]:
+    return [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in message.get("tool_calls") or ()]
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    return ("".join(part["text"] for part in content) if isinstance(content, list) else content).replace(" ", "")
 
 
 def _tokens(text: str) -> list[str]:
@@ -166,6 +211,7 @@ class Person:
     chance: random.Random
     opening: str
     user: str
+    habit: str
     messages: list[dict[str, Any]] = field(default_factory=list)
     traces: set[str] = field(default_factory=set)
     foreign: list[str] = field(default_factory=list)
@@ -193,7 +239,8 @@ class Person:
                 ]
                 self.counts["branches"] += 1
                 await self._until_answered()
-            elif moved < 0.35:
+            elif moved < 0.35 and self.habit != "functions":
+                # Without ids, an equal message with another past behind it would be two things.
                 self.messages = self.messages[: users[-1] + 1]
                 self.counts["regenerated"] += 1
                 await self._until_answered()
@@ -203,16 +250,25 @@ class Person:
             message = await self._ask()
             if message is None:
                 return
-            self.messages.append(message)
-            calls = message.get("tool_calls") or []
+            content = f"done by {self.user}"
+            if call := message.get("function_call"):
+                self.messages += [message, {"role": "function", "name": call["name"], "content": content}]
+                continue
+            calls = list(message.get("tool_calls") or ())
+            self.messages.append(_rewritten(message, self.habit))
+            if self.habit == "shuffled":
+                self.chance.shuffle(calls)
             for each in calls:
-                content = f"done by {self.user}"
                 self.messages.append({"role": "tool", "tool_call_id": each["id"], "content": content})
             if not calls:
                 return
 
     async def _ask(self) -> dict[str, Any] | None:
-        request = {"model": "auto", "messages": self.messages, "tools": CLIENT_TOOLS}
+        request: dict[str, Any] = {"model": "auto", "messages": self.messages}
+        if self.habit == "functions":
+            request["functions"] = [tool["function"] for tool in CLIENT_TOOLS]
+        else:
+            request["tools"] = CLIENT_TOOLS
         streamed = self.chance.random() < 0.5
         url = f"{self.chance.choice(self.served).url}/v1/chat/completions"
         self.counts["requests"] += 1
@@ -227,17 +283,62 @@ class Person:
         self.foreign += [
             token for token in _tokens(message.get("content") or "") if token.split(".")[0] not in self.traces
         ]
-        if any(each["function"]["name"] in ("lookup", "measure") for each in message.get("tool_calls") or ()):
+        older = message.get("function_call") or {"name": ""}
+        shown = {older["name"], *(each["function"]["name"] for each in message.get("tool_calls") or ())}
+        if shown & {"lookup", "measure"}:
             self.failures.append("a call of ours was shown")
         kept = {"role": "assistant", "content": message.get("content")}
-        if calls := message.get("tool_calls"):
-            kept["tool_calls"] = calls
+        for name in ("tool_calls", "function_call"):
+            if message.get(name):
+                kept[name] = message[name]
         return kept
+
+
+def _rewritten(message: dict[str, Any], habit: str) -> dict[str, Any]:
+    """A message as a client with this habit sends it back, now and ever after."""
+    calls = message.get("tool_calls") or []
+    match habit:
+        case "respelled" if calls:
+            # As JavaScript does: no spaces, whole numbers without their point, no escapes.
+            spelled = [
+                {
+                    **each,
+                    "function": {
+                        **each["function"],
+                        "arguments": json.dumps(
+                            _whole(json.loads(each["function"]["arguments"])),
+                            separators=(",", ":"),
+                            ensure_ascii=False,
+                            sort_keys=True,
+                        ),
+                    },
+                }
+                for each in calls
+            ]
+            return {**message, "tool_calls": spelled}
+        case "wordless" if calls:
+            return {**message, "content": None}
+        case "parts" if message["content"]:
+            middle = len(message["content"]) // 2
+            texts = (message["content"][:middle], message["content"][middle:])
+            return {**message, "content": [{"type": "text", "text": text} for text in texts]}
+        case "extras":
+            return {**message, "refusal": None, "annotations": [], "audio": None, "function_call": None}
+    return message
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) else value
 
 
 def _assembled(text: str) -> dict[str, Any]:
     content: list[str] = []
     calls: dict[int, dict[str, Any]] = {}
+    older = {"name": "", "arguments": ""}
     for line in text.splitlines():
         if not line.startswith("data: {"):
             continue
@@ -247,6 +348,9 @@ def _assembled(text: str) -> dict[str, Any]:
         for choice in frame["choices"]:
             delta = choice["delta"]
             content.append(delta.get("content") or "")
+            if piece := delta.get("function_call"):
+                older["name"] += piece.get("name") or ""
+                older["arguments"] += piece.get("arguments") or ""
             for piece in delta.get("tool_calls") or ():
                 known = calls.setdefault(
                     piece["index"], {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
@@ -258,6 +362,8 @@ def _assembled(text: str) -> dict[str, Any]:
     message: dict[str, Any] = {"content": "".join(content) or None}
     if calls:
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
+    if older["name"]:
+        message["function_call"] = older
     return message
 
 
@@ -290,18 +396,19 @@ async def drill(folder: Path, conversations: int, *, seed: int = 1, at_once: int
             aiohttp.ClientSession() as http,
         ):
             chance = random.Random(seed)
-            # Every second one says what the one before says.
-            people = [
-                Person(http, (a, b), random.Random(chance.random()), f"topic {number // 2}", f"user {number}")
-                for number in range(conversations)
-            ]
+            people: list[Person] = []
+            for number in range(conversations):
+                habit = HABITS[number // 2 % len(HABITS)]
+                # Every second one says what the one before says; but without ids nobody can tell the two apart.
+                topic = f"function {number}" if habit == "functions" else f"topic {number // 2}"
+                people.append(Person(http, (a, b), random.Random(chance.random()), topic, f"user {number}", habit))
             slots = asyncio.Semaphore(at_once)
 
             async def one(person: Person) -> None:
                 async with slots:
                     await person.talk(person.chance.choice((2, 3, 4)))
 
-            async with asyncio.timeout(60 + conversations):
+            async with asyncio.timeout(120 + 3 * conversations):
                 await asyncio.gather(*map(one, people))
     counts = sum((person.counts for person in people), Counter[str]())
     return Report(
@@ -314,3 +421,26 @@ async def drill(folder: Path, conversations: int, *, seed: int = 1, at_once: int
         [failure for person in people for failure in person.failures],
         [token for person in people for token in person.foreign],
     )
+
+
+def main() -> int:
+    """Run it and say what was found; 1 where anything was."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--conversations", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(drill(Path(folder), arguments.conversations, seed=arguments.seed))
+    print(
+        f"seed {arguments.seed}: {found.conversations} conversations, {found.requests} requests, {found.branches} branches, "
+        f"{found.regenerated} regenerated, {found.mixed} answers that called both sides, {len(found.refused)} refused, "
+        f"{len(found.failures)} failed, {len(found.foreign)} foreign results"
+    )
+    faults = [*found.refused, *found.failures, *found.foreign]
+    for fault in faults[:20]:
+        print(fault[:2000], file=sys.stderr)
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

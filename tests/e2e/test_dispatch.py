@@ -9,9 +9,11 @@ import logging
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import openai
 import pytest
+from yarl import URL
 
 from tests.serving import Served, native_config, serving
 from tests.upstream import (
@@ -21,6 +23,7 @@ from tests.upstream import (
     ScriptedUpstream,
     UpstreamRequest,
     answer,
+    call,
     d,
     error,
     f,
@@ -202,7 +205,7 @@ async def test_stream_that_dies_after_content_ends_with_an_error_and_never_repea
 
 
 async def test_registry_call_the_client_never_saw_may_be_asked_for_anew_B011(tmp_path: Path) -> None:
-    begun = stream(d({"role": "assistant"}), tc(0, id="a", name="now", arguments="{"))
+    begun = stream(d({"role": "assistant"}), tc(0, id="a", name="now", arguments="{"), u(70, 0))
     calls = stream(d({"role": "assistant"}), tc(0, id="b", name="now", arguments="{}"), f("tool_calls"), u(5, 1), DONE)
     done = said("It is noon", streamed=True)
     async with ScriptedUpstream(begun.reset_at(len(begun.body))) as one, ScriptedUpstream(calls, done) as two:
@@ -211,6 +214,44 @@ async def test_registry_call_the_client_never_saw_may_be_asked_for_anew_B011(tmp
         async with serving(tmp_path, settings, plugins={"now": TOOLS}) as on:
             assert await ask(on, streamed=True) == "It is noon"
             assert (len(one.requests), len(two.requests)) == (1, 2)
+            # What the lost attempt has cost is booked, and not shown as the answer's usage.
+            [turn] = (await on.get("/v1/traces"))[2]["data"]
+            events = (await on.trace(turn["id"]))["events"]
+            [lost] = [event["data"] for event in events if event["type"] == "attempt.failed"]
+            assert (lost["prompt_tokens"], turn["prompt_tokens"]) == (70, 5 + 3)
+            assert 'hermes_attempt_tokens_lost_total{backend="b1"} 70.0' in (await on.get("/metrics"))[2]
+
+
+@BOTH
+async def test_thoughts_of_a_round_are_back_in_the_next_where_the_server_misses_them(
+    tmp_path: Path, *, streamed: bool
+) -> None:
+    message = {"role": "assistant", "reasoning_content": "hmm", "tool_calls": [call("a", "now", "{}")]}
+    calls = (
+        stream(
+            d({"role": "assistant", "reasoning_content": "hm"}),
+            d({"reasoning_content": "m"}),
+            tc(0, id="a", name="now", arguments="{}"),
+            f("tool_calls"),
+            DONE,
+        )
+        if streamed
+        else answer(choices=[{"index": 0, "message": message, "finish_reason": "tool_calls"}])
+    )
+
+    def deepseek(request: UpstreamRequest) -> Reply:
+        if request.messages[-1]["role"] != "tool":
+            return calls
+        if "reasoning_content" not in request.messages[-2]:
+            return error(400, "The reasoning_content in the thinking mode must be passed back to the API.")
+        assert request.messages[-2]["reasoning_content"] == "hmm"
+        return said("noon", streamed=streamed)
+
+    async with ScriptedUpstream(then=deepseek) as up:
+        async with serving(tmp_path, config(up, model={"tools": ["now"]}), plugins={"now": TOOLS}) as on:
+            for _ in range(2):
+                assert await ask(on, streamed=streamed) == "noon"
+        assert len(up.requests) == 5, "it is told once"
 
 
 @BOTH
@@ -377,6 +418,14 @@ async def test_each_key_of_a_backend_takes_its_turn_and_a_limited_one_is_left_ou
         assert (used.count("1"), sorted({"2", "3"} & set(used))) == (1, ["2", "3"])
 
 
+async def shown(on: Served, name: str, key: str) -> tuple[int, str]:
+    """What is said of one model: its name, or why not."""
+    url = URL(f"{on.url}/v1/models/{quote(name, safe='')}", encoded=True)
+    async with on.http.get(url, headers={"authorization": f"Bearer {key}"}) as response:
+        body = await response.json()
+        return response.status, body["id"] if response.status == 200 else body["error"]["code"]
+
+
 async def test_wildcard_name_reaches_the_upstream_and_comes_back_as_it_was_asked_for(tmp_path: Path) -> None:
     async with ScriptedUpstream(then=answer("ok")) as up:
         settings = config(up)
@@ -392,12 +441,14 @@ async def test_wildcard_name_reaches_the_upstream_and_comes_back_as_it_was_asked
                 status, headers, body = await on.post(PATH, {**HI, "model": asked}, authorization="Bearer secret-all")
                 assert (status, body["model"], headers["x-gateway-model"]) == (200, asked, asked)
                 assert up.requests[-1].json["model"] == f"vendor-{sent}"
-            for asked in ("openai/", "openai/../x", "openai/*", "openai/a b", "other/x"):
+                assert await shown(on, asked, "secret-all") == (200, asked)
+            for asked in ("openai/", "openai/../x", "openai/*", "openai/a b", "other/x", "*"):
                 status, _, body = await on.post(PATH, {**HI, "model": asked}, authorization="Bearer secret-all")
                 assert (status, body["error"]["code"]) == (404, "model_not_found")
+                assert await shown(on, asked, "secret-all") == (404, "model_not_found")
             for asked, right in (("openai/gpt-4o", 200), ("big", 404), ("m", 404)):
                 status, _, _ = await on.post(PATH, {**HI, "model": asked}, authorization="Bearer secret-app")
-                assert status == right
+                assert (status, (await shown(on, asked, "secret-app"))[0]) == (right, right)
             _, _, listed = await on.get("/v1/models", authorization="Bearer secret-all")
             assert [model["id"] for model in listed["data"]] == ["auto", "m", "big"]
 

@@ -637,19 +637,28 @@ async def test_whole_message_has_no_field_of_a_stream(tmp_path: Path) -> None:
 # --- Streams -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["reset", "error frame", "second round"])
+@pytest.mark.parametrize(
+    "how", ["reset", "end", "error frame", "error event", "fault behind a choice", "second round", "second round cut"]
+)
 @DIALECTS
 async def test_failure_in_mid_stream_is_an_error_and_no_short_answer(tmp_path: Path, how: str, dialect: str) -> None:
     """B068."""
     said = stream(d({"role": "assistant", "content": "Hel"}), d({"content": "lo"}))
     frame = b'data: {"error":{"message":"overloaded","type":"server_error","code":null}}\n\n'
-    calls = stream(said.body, tc(0, id="a", name="now", arguments="{}"), f("tool_calls"), u(10, 5), DONE)
+    calls_of_now = (tc(0, id="a", name="now", arguments="{}"), f("tool_calls"), u(10, 5), DONE)
+    first = stream(d({"role": "assistant", "content": "Hel"}), *calls_of_now)
+    second = stream(d({"role": "assistant", "content": "lo"}))
+    fault = {"index": 0, "delta": {}, "finish_reason": "error", "error": {"message": "overloaded"}}
     script: list[Script] = {
         "reset": [said.reset_at(len(said.body))],
+        "end": [stream(said.body)],
         "error frame": [stream(said.body, frame)],
-        "second round": [calls, error(500, "broken for good")],
+        "error event": [stream(said.body, b"event: error\ndata: overloaded\n\n", DONE)],
+        "fault behind a choice": [stream(said.body, chunk(choices=[fault]), DONE)],
+        "second round": [stream(said.body, *calls_of_now), error(500, "broken for good")],
+        "second round cut": [first, second.reset_at(len(second.body))],
     }[how]  # type: ignore[assignment]
-    tools = NAMES if how == "second round" else None
+    tools = NAMES if "round" in how else None
     async with case(tmp_path, *script, *script, tools=tools, dialect=dialect) as it:
         raw = await it.gateway.raw_stream({"model": "m", "messages": says()})
         events = [event.removeprefix(b"data: ") for event in raw.split(b"\n\n") if event]
@@ -660,10 +669,21 @@ async def test_failure_in_mid_stream_is_an_error_and_no_short_answer(tmp_path: P
         before = [json.loads(event) for event in events[:-2]]
         assert text_of(before) == "Hello"
         assert reasons_of(before) == []
+        assert b": " not in b"".join(event[:1] for event in events), "nothing but frames"
+        assert raw.endswith(b"data: [DONE]\n\n")
+        assert raw.count(b'"error"') == 1
         _, _, listed = await it.gateway.get("/v1/traces")
         assert listed["data"][0]["status"] >= 500
+        booked = listed["data"][0]["prompt_tokens"], listed["data"][0]["completion_tokens"]
         if how == "second round":
-            assert listed["data"][0]["prompt_tokens"] == 10, "usage so far is booked"
+            assert booked == (10, 5), "usage so far is booked"
+        elif how == "second round cut":
+            assert min(booked[0] - 10, booked[1] - 5) > 0
+        else:
+            assert min(booked) > 0, "where nothing was counted, it is estimated"
+        trace = await it.gateway.trace(listed["data"][0]["id"])
+        [lost] = [event["data"] for event in trace["events"] if event["type"] == "attempt.failed"]
+        assert lost["outcome"] in ("broken", "unavailable")
         async with it.gateway.sdk() as client:
             heard: list[str] = []
 
@@ -891,31 +911,70 @@ async def test_removed_routes_and_models_are_gone_at_once_and_new_ones_found(tmp
         assert (explained["route"], explained["model"], explained["version"]) == ("travel", "n", state["version"])
 
 
+INVENTED = 120
+
+
 async def test_labels_of_metrics_stay_few_whatever_clients_and_models_invent(tmp_path: Path) -> None:
     """B085."""
 
     def invents(request: UpstreamRequest) -> Reply:
-        if request.messages[-1]["role"] == "user" and request.number % 3 == 0:
-            return answer(calls=[call("a", f"made_up_{request.number}", "{}")])
-        return (
-            body({"error": {"message": f"m{request.number}"}}, status=400) if request.number % 5 == 0 else answer("x")
-        )
+        zz = f"zz{request.number}"
+        if request.messages[-1]["role"] == "tool":
+            return answer("x", model=zz)
+        if request.json.get("stream"):
+            made = tc(0, id=zz, name=zz, arguments="{}") if request.number % 2 else d({"content": zz})
+            return stream(d({"role": zz}), made, f(zz), DONE)
+        return [
+            answer(calls=[call(zz, zz, "{}")], model=zz),
+            body({"error": {"message": zz, "type": zz, "code": zz, "param": zz}}, status=400 + request.number % 20),
+            answer("x", model=zz, system_fingerprint=zz),
+        ][request.number % 3]
 
-    async def series() -> int:
-        _, _, text = await it.gateway.get("/metrics")
+    async def scraped() -> str:
+        return str((await it.gateway.get("/metrics"))[2])
+
+    def series(text: str) -> int:
         return sum(1 for line in text.splitlines() if line and not line.startswith("#"))
 
-    async with case(tmp_path, then=invents) as it:
-        await it.gateway.post("/v1/chat/completions", {"model": "m", "messages": says()})
-        before = await series()
-        for number in range(60):
-            request = {"model": "m", "messages": says(), "user": f"user-{number}"}
-            await it.gateway.post("/v1/chat/completions", request)
-            await it.gateway.post("/v1/chat/completions", {**request, "model": f"model-{number}"})
-            await it.gateway.post(f"/v1/x{number}", {})
-            await it.gateway.get(f"/v1/models/none-{number}")
-        assert await series() - before < 60
-        _, _, text = await it.gateway.get("/metrics")
-        assert "made_up" not in text
-        assert "user-" not in text
-        assert "model-1" not in text
+    async def ask(number: int) -> None:
+        zz = f"zz{number}"
+        said = {
+            "messages": says(zz),
+            "user": zz,
+            "safety_identifier": zz,
+            "metadata": {zz: zz},
+            "stream": number % 2 == 0,
+        }
+        named = [{"model": "m"}, {"model": "auto"}, {"model": f"any/{zz}"}, {"model": zz}, {"model": zz, "tools": zz}]
+        headers = {"x_gateway_session": zz, "idempotency_key": zz, "x_gateway_tools": zz} if number % 7 == 0 else {}
+        async with it.gateway.http.post(
+            f"{it.gateway.url}/v1/chat/completions",
+            json={**said, **named[number % len(named)]},
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+        ) as response:
+            await response.read()
+        paths = [f"/v1/{zz}", f"/v1/models/{zz}", f"/v1/traces/{zz}", f"/v1/models/any/{zz}", f"/{zz}?{zz}={zz}"]
+        method = ["GET", "POST", "PATCH", "PURGE"][number % 4]
+        url = it.gateway.url + paths[number % len(paths)]
+        async with it.gateway.http.request(
+            method, url, headers={"user-agent": zz, "origin": it.gateway.url}
+        ) as response:
+            await response.read()
+
+    models = {
+        "m": {"backends": ["b1"], "retries": 0, "tools": list(NAMES)},
+        "any/*": {"backends": ["b1"], "retries": 0},
+    }
+    async with case(tmp_path, then=invents, models=models) as it:
+        for number in range(10):
+            await ask(number)
+        before = series(await scraped())
+        for start in range(10, INVENTED, 10):
+            await asyncio.gather(*(ask(number) for number in range(start, start + 10)))
+        text = await scraped()
+        assert len(it.upstream.requests) > INVENTED / 2
+        assert series(text) - before < 100
+        assert "zz" not in text
+        models_told = {line.split('model="')[1].split('"')[0] for line in text.splitlines() if 'model="' in line}
+        assert models_told <= {"m", "any/*", "auto", "other", "-"}
+        assert 'tool="other"' in text

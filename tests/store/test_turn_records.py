@@ -88,6 +88,21 @@ async def test_of_many_that_begin_one_key_at_once_one_does(store: Store) -> None
     assert {seen.turn_id for seen in found if seen is not None} == {f"{winners[0]:032x}"}
 
 
+async def test_of_a_request_and_its_retry_one_begins(store: Store) -> None:
+    first, retry = turn(1), turn(2, retried=True)
+    found = await asyncio.gather(store.turns.begin(first, since=11.0), store.turns.begin(retry, since=11.0))
+    assert sorted(found, key=lambda row: row is None) == [first if found[1] else retry, None]
+    # To a first request another one is none of its business, nor is a retry that was begun before it was asked.
+    assert await store.turns.begin(turn(5), since=13.0) is None
+    assert await store.turns.begin(turn(6, owner="other"), since=0.0) is None
+    assert await store.turns.begin(turn(7, "k"), since=13.0) is None
+    # To a retry those that were delivered are none.
+    for number in (1, 2, 5):
+        await store.turns.delivered(f"{number:032x}")
+    assert await store.turns.begin(turn(8, retried=True), since=0.0) is None
+    assert await store.turns.begin(turn(9), since=0.0) is not None
+
+
 async def test_a_turn_is_found_by_what_was_asked_until_it_is_delivered(store: Store) -> None:
     for row in (turn(1), turn(2), turn(3, "k"), turn(4, owner="other"), turn(5, body_hash="c" * 64)):
         await store.turns.begin(row)

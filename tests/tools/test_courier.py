@@ -378,7 +378,7 @@ async def test_b040_blocking_tools_do_not_stall_the_loop(tmp_path: Path) -> None
 
 
 async def test_b040_stuck_tools_do_not_stop_others_or_name_resolution(tmp_path: Path) -> None:
-    async with plugin(tmp_path, BLOCKING) as workshop:
+    async with plugin(tmp_path, BLOCKING, breaker_failures=100) as workshop:
         stuck = [("slow", {"seconds": 5})] * 20
         outcomes = await asyncio.wait_for(workshop.calls(stuck), 10)
         assert all("did not answer" in error(outcome) for outcome in outcomes)

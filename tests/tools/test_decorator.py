@@ -10,6 +10,7 @@ from gateway.tools import ToolContext, Tools, tool
 from gateway.tools.decorator import deletes_by_name
 from gateway.tools.providers.python import PythonProvider
 from gateway.tools.registry import Registry
+from gateway.tools.spec import ToolSpec
 from tests.tools.workshop import plugin, write_plugin
 
 
@@ -25,13 +26,8 @@ async def problems(folder: Path, source: str) -> list[str]:
     [
         "needs_confirmation=True",
         "confidence_gate=True",
-        "requires=('other',)",
         "sensitive=('phone',)",
-        "result_fields=['a']",
-        "cache_ttl_s=60",
-        "shared_cache=True",
         "compensate='undo'",
-        "price=0.1",
     ],
 )
 async def test_an_argument_this_version_does_not_serve_is_refused_by_file_line_and_name(
@@ -49,20 +45,20 @@ async def test_an_argument_this_version_does_not_serve_is_refused_by_file_line_a
 
 
 @pytest.mark.parametrize(
-    ("declared", "name", "refused"),
+    ("declared", "name", "deletes", "writes"),
     [
-        ("@tool", "delete_order", True),
-        ("@tool", "dropTable", True),
-        ("@tool", "删除订单", True),
-        ("@tool(deletes=True)", "act", True),
-        ("@tool(deletes=False)", "remove_background", False),
-        ("@tool", "list_removed", False),
-        ("@tool", "dropdown", False),
-        ("@tool(writes=True)", "send", False),
+        ("@tool", "delete_order", True, True),
+        ("@tool", "dropTable", True, True),
+        ("@tool(deletes=True)", "act", True, True),
+        ("@tool(deletes=False)", "remove_background", False, False),
+        ("@tool(deletes=False, writes=True)", "delete_draft", False, True),
+        ("@tool", "list_removed", False, False),
+        ("@tool", "dropdown", False, False),
+        ("@tool(writes=True)", "send", False, True),
     ],
 )
-async def test_deleting_tools_are_refused_and_others_are_not(
-    tmp_path: Path, declared: str, name: str, refused: bool
+async def test_what_deletes_is_known_by_its_name_and_writes_unless_its_author_says_otherwise(
+    tmp_path: Path, declared: str, name: str, deletes: bool, writes: bool
 ) -> None:
     source = f"""
     {declared}
@@ -71,14 +67,52 @@ async def test_deleting_tools_are_refused_and_others_are_not(
 
     def register(registry): registry.add({name})
     """
-    if refused:
-        assert "`deletes` is not supported" in (await problems(tmp_path, source))[0]
-    else:
+    async with plugin(tmp_path, source) as workshop:
+        spec = workshop.registry.specs[name]
+    assert (spec.deletes, spec.writes) == (deletes, writes)
+
+
+async def test_what_an_author_says_of_a_tool_is_in_its_spec_and_decides_its_hash(tmp_path: Path) -> None:
+    async def made(declared: str) -> ToolSpec:
+        source = f"""
+        @tool
+        async def other() -> None:
+            '''Act.'''
+
+        @tool({declared})
+        async def act() -> None:
+            '''Act.'''
+
+        def register(registry): registry.add(act, other)
+        """
         async with plugin(tmp_path, source) as workshop:
-            assert list(workshop.registry.specs) == [name]
+            return workshop.registry.specs["act"]
+
+    said = ["requires=['other']", "result_fields=['a.b', 'c']", "cache_ttl_s=60", "cache_ttl_s=60, shared_cache=True"]
+    specs = [await made(each) for each in ["", *said, "price=0.1", "retries=2", "check=lambda: None"]]
+    assert (specs[1].requires, specs[2].result_fields, specs[3].cache_ttl_s) == (("other",), ("a.b", "c"), 60)
+    assert (specs[4].shared_cache, specs[5].price, specs[6].retries, specs[7].checked) == (True, 0.1, 2, True)
+    assert (await made("requires='other', result_fields='c'")).requires == ("other",)
+    assert len({each.spec_hash for each in specs}) == len(specs)
 
 
-@pytest.mark.parametrize("argument", ["timeout_s=0", "retries=-1", "retries=1, writes=True", "parameters=5"])
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "timeout_s=0",
+        "retries=-1",
+        "retries=11",
+        "parameters=5",
+        "cache_ttl_s=-1",
+        "cache_ttl_s=60, writes=True",
+        "shared_cache=True",
+        "price=-1",
+        "price=float('nan')",
+        "check={}, writes=True",
+        "check=5",
+        "probe=print",
+    ],
+)
 async def test_arguments_that_make_no_sense_are_refused(tmp_path: Path, argument: str) -> None:
     source = f"""
     @tool({argument})
@@ -88,6 +122,25 @@ async def test_arguments_that_make_no_sense_are_refused(tmp_path: Path, argument
     def register(registry): registry.add(act)
     """
     assert any(argument.split("=", maxsplit=1)[0] in problem for problem in await problems(tmp_path, source))
+
+
+async def test_a_check_may_be_a_call_that_has_to_succeed(tmp_path: Path) -> None:
+    source = """
+    @tool(check={"number": "5"})
+    async def double(number: int) -> int:
+        '''Double.'''
+        return number * 2
+
+    @tool(check={"number": 5})
+    def halve(number: int) -> int:
+        '''Halve.'''
+        raise ValueError(f"{number} is odd")
+
+    def register(registry): registry.add(double, halve)
+    """
+    async with plugin(tmp_path, source) as workshop:
+        found = [problem.message for problem in await workshop.registry.check()]
+    assert found == ["tool `halve`: its check failed: 5 is odd"]
 
 
 def test_a_decorated_function_stays_a_plain_function() -> None:
@@ -116,5 +169,6 @@ def test_only_tools_can_be_added() -> None:
 def test_words_that_delete_count_as_words_only() -> None:
     assert deletes_by_name("user-remove")
     assert deletes_by_name("purgeCache")
+    assert deletes_by_name("删除订单")
     assert not deletes_by_name("undeleted_items")
     assert ToolContext is not None

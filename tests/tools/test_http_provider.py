@@ -329,7 +329,8 @@ async def test_a_payment_whose_answer_is_lost_is_made_once_and_said_to_be_uncert
     """B041."""
     async with ScriptedUpstream(reply, then=body({"paid": 1})) as far:
         guard = OutboundGuard(OutboundConfig(allow_private=("127.0.0.1",)))
-        async with open_workshop([HttpProvider("shop", service(far.base_url), guard, timeout_s=10)]) as workshop:
+        shop = HttpProvider("shop", service(far.base_url), guard, timeout_s=10, retries=2)
+        async with open_workshop([shop], backoff_s=0) as workshop:
             outcome = await workshop.call("pay", {"amount": 1})
             assert not outcome.ok
             assert outcome.error is not None
@@ -343,7 +344,8 @@ async def test_what_only_reads_is_asked_again(reply: Reply) -> None:
     """B041."""
     async with ScriptedUpstream(reply, then=body({"state": "sent"})) as far:
         guard = OutboundGuard(OutboundConfig(allow_private=("127.0.0.1",)))
-        async with open_workshop([HttpProvider("shop", service(far.base_url), guard, timeout_s=10)]) as workshop:
+        shop = HttpProvider("shop", service(far.base_url), guard, timeout_s=10, retries=2)
+        async with open_workshop([shop], backoff_s=0) as workshop:
             assert await workshop.result("find_order", id="1") == {"state": "sent"}
             assert len(far.requests) == 2
 

@@ -309,3 +309,28 @@ async def test_a_hook_that_is_cancelled_from_outside_stays_cancelled(tmp_path: P
         async with asyncio.timeout(0.05):
             await waits(None, None)
     await provider.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("before_tools", "did you mean `before_tool`?"),
+        ("Before_Tool", "did you mean `before_tool`?"),
+        ("after_call", "there are `on_request`"),
+        ("on_startup", "there are `on_request`"),
+        ("_on_startup", None),
+        ("once", None),
+    ],
+)
+async def test_a_misspelt_hook_is_a_mistake_with_its_place(tmp_path: Path, name: str, said: str | None) -> None:
+    write_plugin(tmp_path, f"async def {name}(call, context): ...\ndef register(registry): ...")
+    provider = PythonProvider([tmp_path])
+    if said is None:
+        assert await provider.list() == ()
+        return
+    with pytest.raises(ConfigError) as raised:
+        await provider.list()
+    (problem,) = raised.value.problems
+    assert f"`{name}` looks like a hook and is none" in problem.message
+    assert said in problem.message
+    assert problem.line == 3

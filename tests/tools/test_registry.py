@@ -20,7 +20,7 @@ async def build(*names: str, **settings: object) -> Registry:
 
 
 def names(registry: Registry, *arguments: object) -> list[str]:
-    return [each.name for each in registry.offered(*arguments)]  # type: ignore[arg-type]
+    return [each.name for each in registry.fitting(*arguments)]  # type: ignore[arg-type]
 
 
 async def test_tools_are_offered_in_the_order_they_were_named_and_once() -> None:
@@ -48,11 +48,6 @@ async def test_a_key_is_offered_only_what_it_may_use() -> None:
     assert names(registry, ["open", "secret"], Principal("k", roles=frozenset({"admin"}))) == ["open", "secret"]
     assert names(registry, ["open", "secret"], Principal("k", tools=frozenset({"secret"}))) == []
     assert names(registry, ["open"], Principal("k", tools=frozenset({"open"}))) == ["open"]
-
-
-async def test_at_most_max_offered_are_offered() -> None:
-    registry = await build("a", "b", "c", max_offered=2)
-    assert names(registry, ["c", "b", "a"], ALICE) == ["c", "b"]
 
 
 async def test_a_name_declared_twice_is_refused_with_both_places(tmp_path: Path) -> None:

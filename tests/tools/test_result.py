@@ -27,7 +27,8 @@ VALUES = st.recursive(
 @given(VALUES, st.integers(256, 1024))
 @settings(max_examples=100, deadline=None)
 def test_content_is_valid_json_within_the_limit_whatever_the_result(value: Any, limit: int) -> None:
-    content, whole = success(to_json_value(value), limit)
+    shown = success(to_json_value(value), limit)
+    content, whole = shown.content, shown.whole
     assert len(content.encode()) <= limit
     read = json.loads(content)
     assert read["ok"] is True
@@ -45,7 +46,8 @@ def test_an_error_is_valid_json_within_the_limit(text: str, limit: int) -> None:
 
 def test_b042_a_large_result_keeps_its_shape_and_says_what_is_missing() -> None:
     result = {"total": 500, "items": [{"id": number, "note": "😀 note " * 40} for number in range(500)]}
-    content, whole = success(result, 8192)
+    shown = success(result, 8192)
+    content, whole = shown.content, shown.whole
     read = json.loads(content)
     assert 4096 < len(content.encode()) <= 8192
     assert read["result"]["total"] == 500
@@ -60,7 +62,7 @@ def test_b042_a_large_result_keeps_its_shape_and_says_what_is_missing() -> None:
 @pytest.mark.parametrize("wrap", [lambda text: text, lambda text: {"page": text, "status": 200}])
 def test_b042_a_long_text_is_cut_between_characters_and_says_so(wrap: Any) -> None:
     text = "数据😀" * 30_000
-    read = json.loads(success(wrap(text), 8192)[0])
+    read = json.loads(success(wrap(text), 8192).content)
     short = read["result"] if isinstance(read["result"], str) else read["result"]["page"]
     assert short.endswith("…")
     assert text.startswith(short[:-1])
@@ -71,7 +73,7 @@ def test_b042_a_long_text_is_cut_between_characters_and_says_so(wrap: Any) -> No
 def test_a_joined_emoji_is_not_cut_in_two() -> None:
     text = "👩\u200d💻" * 500
     for limit in range(300, 330):
-        short = json.loads(success(text, limit)[0])["result"][:-1]
+        short = json.loads(success(text, limit).content)["result"][:-1]
         assert len(short) % 3 == 0
 
 
@@ -111,7 +113,7 @@ class Data:
     ],
 )
 def test_values_with_a_json_form_take_it(value: Any, expected: Any) -> None:
-    assert json.loads(success(to_json_value(value), 8192)[0])["result"] == expected
+    assert json.loads(success(to_json_value(value), 8192).content)["result"] == expected
 
 
 def test_values_without_a_json_form_are_a_clear_error() -> None:

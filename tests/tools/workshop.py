@@ -48,7 +48,7 @@ class Workshop:
         self, calls: Sequence[tuple[str, Any]], *, parallel: bool = True, roles: frozenset[str] = frozenset()
     ) -> tuple[Outcome, ...]:
         offered = {
-            spec.name: spec for spec in self.registry.offered(list(self.registry.specs), Principal("key", roles=roles))
+            spec.name: spec for spec in self.registry.fitting(list(self.registry.specs), Principal("key", roles=roles))
         }
         asked = [ToolCall(f"call_{number}", name, written(arguments)) for number, (name, arguments) in enumerate(calls)]
         return await self.courier.execute(

@@ -172,11 +172,11 @@ async def _nothing(snapshot: Snapshot) -> None:
     return
 
 
-def scripted_pool(backends: Sequence[ScriptedBackend], *, retries: int, clock: Clock) -> Pool:
-    """Model `m` over these backends, in order."""
+def scripted_pool(backends: Sequence[ScriptedBackend], *, retries: int, clock: Clock, name: str = "m") -> Pool:
+    """A model over these backends, in order."""
     config = BackendConfig(provider="demo")
     members = tuple(Member(WatchedBackend([backend], config)) for backend in backends)
-    return Pool("m", [Tier("m", members, "ordered", retries)], clock)
+    return Pool(name, [Tier(name, members, "ordered", retries)], clock)
 
 
 @asynccontextmanager
@@ -193,8 +193,13 @@ async def stage(
     retries: int = 0,
     turn_timeout_s: float = 10,
     clock: Clock | None = None,
+    model: Mapping[str, Any] | None = None,
+    others: Mapping[str, ScriptedBackend] | None = None,
 ) -> AsyncIterator[Stage]:
-    """Model `m` over the backend, route `r` to it with every tool of the provider."""
+    """Model `m` over the backend, route `r` to it with every tool of the provider.
+
+    `model` is laid over the model's configuration; `others` are more models, each over a backend of its own.
+    """
     clock = clock or SystemClock()
     provider = provider or RecordingProvider([])
     names = [spec.name for spec in await provider.list()]
@@ -202,7 +207,10 @@ async def stage(
         {
             "server": {"turn_timeout_s": turn_timeout_s},
             "backends": {"b1": {"provider": "demo"}},
-            "models": {"m": {"backends": ["b1"]}},
+            "models": {
+                "m": {"backends": ["b1"], **(model or {})},
+                **{name: {"backends": ["b1"]} for name in others or {}},
+            },
             "router": {"default": "m"},
             "tools": {"plugins": [], **(tools or {})},
         }
@@ -217,7 +225,13 @@ async def stage(
         routes={"r": RouteConfig.model_validate(settings)},
         router=FixedRouter(Decision("r", "m", "rule", str(version))),
         tools=registry,
-        pools={"m": scripted_pool([backend, *backends], retries=retries, clock=clock)},
+        pools={
+            "m": scripted_pool([backend, *backends], retries=retries, clock=clock),
+            **{
+                name: scripted_pool([each], retries=retries, clock=clock, name=name)
+                for name, each in (others or {}).items()
+            },
+        },
         hooks=Hooks(hooks or {}),
         created=1,
         names=ModelNames(config.models, {}),

@@ -122,6 +122,105 @@ async def test_a_message_with_calls_is_found_by_their_ids_where_the_words_before
         assert await back(continuity, "o", None, other) == other
 
 
+def asks(arguments: str, text: str = "Wait.", *, name: str = "open", call_id: str = "theirs") -> Message:
+    return Message("assistant", (*((Text(text),) if text else ()), ToolCall(call_id, name, arguments)))
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["the same past", "another system prompt"])
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        (asks('{"b":[1,{"c":2}],"a":"\u00e9"}'), True),  # compact, as JavaScript writes it, other key order
+        (asks('{"a": "\\u00e9", "b": [1.0, {"c": 2e0}]}'), True),  # as Python escapes it, or another number form
+        (asks('{"a":"é","b":[1,{"c":2}]}', "Wait.\n"), True),
+        (asks('{"a":"é","b":[1,{"c":2}]}', call_id="other"), False),
+        (asks('{"a":"é","b":[1,{"c":3}]}'), False),
+        (asks('{"a":"é","b":[1,{"c":2}]}', name="shut"), False),
+        (asks('{"a":"é","b":[1,{"c":2}]}', "Go on."), False),
+    ],
+)
+async def test_a_client_may_write_a_message_otherwise_but_not_another_one(
+    continuity: Continuity, sent: Message, found: bool, moved: bool
+) -> None:
+    visible = asks('{"a": "é", "b": [1, {"c": 2.0}]}')
+    ours = ToolCall("ours", "look", "{}")
+    hidden = (Message("assistant", (*visible.blocks, ours)), result("ours"))
+    await continuity.keep(Behind("o", None, (system("it is noon"), user("a")), visible, hidden))
+    later = (system("it is one" if moved else "it is noon"), user("a"), sent, result("theirs"))
+    expected = (*later[:2], *hidden, *later[3:]) if found else later
+    assert await back(continuity, "o", None, later) == expected
+
+
+@pytest.mark.parametrize("past", ["it is noon", "it is one"])
+async def test_a_client_may_drop_the_words_beside_its_calls(continuity: Continuity, past: str) -> None:
+    visible = asks('{"a":1}')
+    hidden = (asks('{"a": 1}'), result("ours"))
+    await continuity.keep(Behind("o", None, (system("it is noon"), user("a")), visible, hidden))
+    later = (system(past), user("a"), asks('{"a": 1}', ""), result("theirs"))
+    assert await back(continuity, "o", None, later) == (*later[:2], *hidden, later[3])
+    changed = (*later[:2], asks('{"a": 2}', ""), later[3])
+    assert await back(continuity, "o", None, changed) == changed
+
+
+async def test_results_may_come_in_any_order(continuity: Continuity) -> None:
+    calls = said("", "one", "two")
+    asked = (user("a"), calls, result("one", "1"), result("two", "2"))
+    await continuity.keep(Behind("o", None, asked, said("It is 7."), ROUNDS))
+    later = (*asked[:2], asked[3], asked[2], said("It is 7."), user("b"))
+    assert await back(continuity, "o", None, later) == (*later[:4], *ROUNDS, later[5])
+    other = (*asked[:3], result("two", "3"), *later[4:])
+    assert await back(continuity, "o", None, other) == other
+
+
+async def test_ids_that_are_made_from_places_name_nothing(continuity: Continuity) -> None:
+    visible = said("", "call_1_open")
+    hidden = (said("", "ours", "call_1_open"), result("ours"))
+    await continuity.keep(Behind("o", None, (user("a"),), visible, hidden, named=False))
+    later = (user("a"), visible, result("call_1_open"))
+    assert await back(continuity, "o", None, later) == (user("a"), *hidden, later[2])
+    # Somebody else's first call has the same id.
+    other = (user("b"), *later[1:])
+    assert await back(continuity, "o", None, other) == other
+
+
+async def test_behind_what_this_process_gave_bare_nobody_looks(continuity: Continuity, store: Hidden) -> None:
+    asked = (user("a"),)
+    continuity.bare("o", None, asked, said("Hello."))
+    later = (*asked, said("Hello."), user("b"))
+    assert await back(continuity, "o", None, later) == later
+    assert store.found == 0
+    for owner, session in (("other", None), ("o", "s")):
+        await back(continuity, owner, session, later)
+    assert store.found == 2
+    # One message that is not known is enough to look.
+    longer = (*later, said("It is 7."), user("c"))
+    await back(continuity, "o", None, longer)
+    assert store.found == 3
+    # The same words with rounds behind them: then these are looked for.
+    await continuity.keep(Behind("o", None, asked, said("Hello."), ROUNDS))
+    assert await back(continuity, "o", None, later) == (*asked, *ROUNDS, later[2])
+
+
+async def test_what_is_not_found_is_looked_for_until_nobody_can_be_writing_it_any_more(store: Hidden) -> None:
+    clock = HandClock()
+    here, there = Continuity(store, clock), Continuity(store, clock)
+    later = (user("a"), said("It is 7."))
+    for number in (1, 2):
+        assert await back(here, "o", None, later) == later
+        assert store.found == number
+        clock.at += 50
+    await there.keep(Behind("o", None, later[:1], later[1], ROUNDS))
+    for _ in range(2):
+        assert await back(here, "o", None, later) == (user("a"), *ROUNDS)
+        clock.at += 500
+    bare = (user("b"), said("It is 7."))
+    await back(here, "o", None, bare)
+    clock.at += 500
+    found = store.found
+    assert await back(here, "o", None, bare) == bare
+    assert store.found == found
+
+
 async def test_two_different_rounds_behind_one_message_are_nobodys(continuity: Continuity) -> None:
     asked = (user("a"),)
     await continuity.keep(Behind("o", None, asked, said("It is 7."), ROUNDS))

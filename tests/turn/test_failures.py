@@ -93,8 +93,7 @@ async def test_deadline_ends_a_turn_whose_tool_hangs(streamed: bool) -> None:
     provider = RecordingProvider([spec("now")], {"now": lambda *_: _forever(cancelled)})
     async with stage(ScriptedBackend(NOW), provider, turn_timeout_s=0.05) as on:
         async with asyncio.timeout(5):
-            with pytest.raises(UpstreamTimeout):
-                await on.run(streamed=streamed)
+            assert (await on.answer(streamed=streamed)).finish == "length"
             await cancelled.wait()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.chat.blocks import Message, Text
 from gateway.config.models import IdempotencyConfig
-from gateway.errors import IdempotencyConflict, StoreUnavailable, UpstreamTimeout
+from gateway.errors import IdempotencyConflict, StoreUnavailable, UpstreamTimeout, UpstreamUnavailable
 from gateway.store.memory import MemoryJournal
 from gateway.store.memory_turns import MemoryTurns
 from gateway.store.store import JournalEntry
@@ -34,9 +34,9 @@ class Turns(MemoryTurns):
         if self.away:
             raise StoreUnavailable("away")
 
-    async def begin(self, row: TurnRow) -> TurnRow | None:
+    async def begin(self, row: TurnRow, *, since: float | None = None) -> TurnRow | None:
         self._go()
-        return await super().begin(row)
+        return await super().begin(row, since=since)
 
     async def by_body(self, owner: str, body_hash: str, *, since: float) -> Sequence[TurnRow]:
         self._go()
@@ -304,6 +304,37 @@ async def test_a_retry_that_finds_the_first_attempt_writing_joins_it_instead_of_
     house.joinings["two"].leave(second)
     await house.answer(first)
     assert isinstance(await house.enter(asked(None, retried=True), "two"), Replay)
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+async def test_a_first_request_that_finds_its_own_retry_writing_writes_nothing(house: House, delivered: bool) -> None:
+    first = await house.new(asked(None))
+    house.clock.at += 2
+    retry = await house.new(asked(None, retried=True), "two")
+    if delivered:
+        await house.answer(retry, "two")
+        house.joinings["two"].delivered(retry)
+        await house.close()
+    else:
+        await house.joinings["two"].before_writes(retry)
+    with pytest.raises(UpstreamUnavailable):
+        await house.joinings["one"].before_writes(first)
+    house.joinings["one"].leave(first)
+    # What another first request begins, or a retry from before this one was asked, is none of its business.
+    house.clock.at += 2
+    second = await house.new(asked(None))
+    third = await house.new(asked(None), "two")
+    await house.joinings["one"].before_writes(second)
+    await house.joinings["two"].before_writes(third)
+
+
+@pytest.mark.parametrize("retried", [False, True])
+async def test_where_retries_are_not_joined_everybody_writes(house: House, retried: bool) -> None:
+    apart = IdempotencyConfig(join_sdk_retries=False)
+    first = await house.new(asked(None), config=apart)
+    second = await house.new(asked(None, retried=True), "two", config=apart)
+    for by, turn in (("two", second), ("one", first)) if retried else (("one", first), ("two", second)):
+        await house.joinings[by].before_writes(turn)
 
 
 async def test_without_a_key_nothing_is_written_before_a_turn_writes(house: House) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from gateway.turn.limits import ToolLimits
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.turn.limits import Enough, ToolLimits
 
 Call = tuple[str, str, bool, str]
 
@@ -15,7 +18,9 @@ def badly(name: str = "f", arguments: str = "{}", content: str = "e") -> Call:
 
 def ended(*rounds: list[Call], max_rounds: int = 100) -> list[str | None]:
     limits = ToolLimits(max_rounds)
-    return [limits.round_ended(calls) for calls in rounds]
+    found = [limits.round_ended(calls) for calls in rounds]
+    assert all(each.last_round for each in found if each is not None)
+    return [each.reason if each is not None else None for each in found]
 
 
 def test_rounds_are_limited() -> None:
@@ -61,3 +66,32 @@ def test_one_success_among_parallel_calls_is_a_success() -> None:
 
 def test_arguments_that_are_no_json_are_compared_as_text() -> None:
     assert ended(*([well(arguments="{'a'")] for _ in range(3)))[2] is not None
+
+
+def test_tokens_that_leave_room_for_one_more_prompt_leave_it_to_the_answer() -> None:
+    limits = ToolLimits(5, 1000)
+    assert limits.spent(500, 200) is None
+    assert limits.spent(600, 200) == Enough("the limit of 1000 tokens is reached")
+    assert limits.spent(900, 200) == Enough("the limit of 1000 tokens is reached", last_round=False)
+    assert ToolLimits(5).spent(10**9, 10**9) is None
+
+
+def test_the_last_of_the_time_is_the_answer_s() -> None:
+    limits = ToolLimits(5, time_limit_s=300)
+    assert limits.waited(30.5) is None
+    assert limits.waited(30) == Enough("the time limit of 300 s is reached")
+    assert ToolLimits(5, time_limit_s=10).waited(2.5) is None
+    assert ToolLimits(5, time_limit_s=10).waited(2) is not None
+
+
+@given(st.integers(1, 10**6), st.lists(st.integers(1, 10**5), min_size=1, max_size=50))
+def test_no_prompt_is_sent_that_takes_a_turn_past_its_tokens(limit: int, prompts: list[int]) -> None:
+    """The estimate being right, the limit is passed by no more than what the first round and one answer took."""
+    limits, spent = ToolLimits(100, limit), prompts[0]
+    for prompt in prompts[1:]:
+        enough = limits.spent(spent, prompt)
+        if enough is None or enough.last_round:
+            spent += prompt
+            assert spent <= limit
+        if enough is not None:
+            return

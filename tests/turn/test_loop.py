@@ -299,6 +299,12 @@ async def test_name_that_client_and_registry_share_stays_the_client_s() -> None:
         assert on.ran() == [("now", {})]
 
 
+def result_of(message: Message) -> str:
+    (block,) = message.blocks
+    assert isinstance(block, ToolResult)
+    return block.text
+
+
 async def test_history_grows_by_what_was_said_and_done() -> None:
     backend = ScriptedBackend(calling(("now", "{}"), said="a"), calling(("now", "{}"), said="b"), text("c"))
     async with stage(backend, tools("now", now=1)) as on:
@@ -307,7 +313,9 @@ async def test_history_grows_by_what_was_said_and_done() -> None:
         asked = tuple(Message("assistant", (Text(said), ToolCall("c0", "now", "{}"))) for said in "ab")
         operator, first, *rest = backend.calls[2].messages
         assert operator.text == OPERATOR_TEXT
-        assert tuple(rest) == (asked[0], result, asked[1], result)
+        assert tuple(rest[:3]) == (asked[0], result, asked[1])
+        # The second call brought what the first one had: the model is told so.
+        assert "has brought the same result" in json.loads(result_of(rest[3]))["note"]
         assert first.wire is not None
 
 

@@ -223,8 +223,8 @@ def _schema(response_format: Any) -> Mapping[str, Any] | None:
 
 
 def _stop(stop: Any) -> tuple[str, ...]:
-    found = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if not all(isinstance(item, str) for item in found):
+    found = (stop,) if isinstance(stop, str) else stop or ()
+    if not isinstance(found, (list, tuple)) or not all(isinstance(item, str) for item in found):
         raise InvalidRequest("`stop` has to be a string or a list of strings.", param="stop")
     return tuple(item for item in found if item)
 

@@ -5,10 +5,12 @@ Pure. Knows how little of an upstream's body has to change; does not know turns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from gateway.chat.answer import Choice
 from gateway.chat.blocks import Message, Reasoning, Refusal
 from gateway.chat.codecs.chat_completions import encode_call
 from gateway.chat.usage import Usage
@@ -26,27 +28,32 @@ def named_answer(body: bytes, answer_id: str, created: int, model: str) -> bytes
     return _encode(top)
 
 
-def whole_answer(
-    answer_id: str, created: int, model: str, *, message: Message, finish_reason: str | None, usage: Usage
-) -> bytes:
+def whole_answer(answer_id: str, created: int, model: str, *, choices: Sequence[Choice], usage: Usage) -> bytes:
     """The body of an answer that was streamed, as it would have been without streaming."""
-    refusal = "".join(block.text for block in message.blocks if isinstance(block, Refusal)) or None
-    wire: dict[str, Any] = {"role": "assistant", "content": message.text or None, "refusal": refusal}
-    if not message.text and not message.tool_calls and refusal is None:
-        wire["content"] = ""
-    if calls := [encode_call(call) for call in message.tool_calls]:
-        wire["tool_calls"] = calls
-    choice = {"index": 0, "message": wire, "finish_reason": finish_reason or "stop", "logprobs": None}
     return _encode(
         {
             "id": answer_id,
             "object": "chat.completion",
             "created": created,
             "model": model,
-            "choices": [choice],
+            "choices": [_whole_choice(choice) for choice in choices],
             "usage": usage.as_openai(),
         }
     )
+
+
+def _whole_choice(choice: Choice) -> dict[str, Any]:
+    message = choice.message
+    refusal = "".join(block.text for block in message.blocks if isinstance(block, Refusal)) or None
+    wire: dict[str, Any] = {"role": "assistant", "content": message.text or None, "refusal": refusal}
+    if not message.text and not message.tool_calls and refusal is None:
+        wire["content"] = ""
+    if thought := "".join(block.text for block in message.blocks if isinstance(block, Reasoning)):
+        wire["reasoning_content"] = thought
+    if calls := [encode_call(call) for call in message.tool_calls]:
+        wire["tool_calls"] = calls
+    reason = choice.finish_reason or "stop"
+    return {"index": choice.index, "message": wire, "finish_reason": reason, "logprobs": None}
 
 
 def changed_answer(
@@ -76,6 +83,8 @@ def changed_answer(
             wire[name] = thought
     if not thought:
         wire.pop("reasoning_details", None)
+    elif not (wire.get("reasoning_content") or wire.get("reasoning")):
+        wire["reasoning_content"] = thought  # of an earlier round: the body is the last one's
     wire["refusal"] = refusal
     wire["content"] = message.text or (None if message.tool_calls or refusal else "")
     wire.pop("tool_calls", None)

@@ -26,6 +26,7 @@ from gateway.chat.blocks import (
 )
 from gateway.chat.codecs.functions import with_call_ids, with_tools
 from gateway.chat.request import ChatRequest, ClientTool, ToolChoice
+from gateway.chat.surrogates import half_at
 from gateway.errors import InvalidRequest
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -103,10 +104,20 @@ def decode_request(body: bytes) -> ChatRequest:
         if not body.isascii():
             body.decode()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"The request body is not a JSON object: {_plain(error)}") from error
+        raise InvalidRequest(_why(body, error)) from error
     except RecursionError as error:
         raise InvalidRequest("The request body is nested too deeply.") from error
     return request
+
+
+def _why(body: bytes, error: Exception) -> str:
+    """Why a body is no request. Of half a character, a reader says that the input is truncated, or nothing one could act on."""
+    if not body.strip():
+        return "The request body is empty: a JSON object is expected."
+    reason = _plain(error)
+    if (half := half_at(body, reason)) is not None:
+        return f"The request body holds half of a character, `{half}`: both halves of a pair are needed."
+    return f"The request body is not a JSON object: {reason}"
 
 
 def _request(top: dict[str, msgspec.Raw]) -> ChatRequest:

@@ -67,13 +67,14 @@ def with_call_ids(raw: bytes, position: int) -> bytes:
         raise InvalidRequest(f"`{field}` is missing.", param=field)
     if older:
         return _encode(
-            {"role": "tool", "tool_call_id": _call_id(position - 1, name), "content": wire.get("content") or ""}
+            {"role": "tool", "tool_call_id": call_id(position - 1, name), "content": wire.get("content") or ""}
         )
-    wire["tool_calls"] = [{"id": _call_id(position, name), "type": "function", "function": call}]
+    wire["tool_calls"] = [{"id": call_id(position, name), "type": "function", "function": call}]
     return _encode(wire)
 
 
-def _call_id(position: int, name: str) -> str:
+def call_id(position: int, name: str) -> str:
+    """The id of a call in the message at this position: this form has none."""
     return f"call_{position}_{name}"
 
 

@@ -31,8 +31,6 @@ from gateway.tools.providers.openapi import base_url_of, openapi_operations
 from gateway.tools.providers.openapi_document import read_openapi
 from gateway.tools.spec import ToolContext, ToolSpec, make_spec
 
-# How often a reading tool is asked again by default.
-RETRIES = 2
 # Most of an error's body that the model is shown, in characters.
 _MAX_ERROR = 2000
 _HEAVY_BYTES = 65_536
@@ -48,7 +46,7 @@ class HttpProvider:
         config: what stands there.
         guard: what requests go out through.
         timeout_s: seconds a call may take whose tool says nothing else.
-        retries: how often a reading tool is asked again.
+        retries: how often a call is made again whose connection failed; of a writing one only where it surely was not received.
         root: what a relative `openapi` starts from.
     """
 
@@ -59,7 +57,7 @@ class HttpProvider:
         guard: OutboundGuard,
         *,
         timeout_s: float,
-        retries: int = RETRIES,
+        retries: int = 0,
         root: Path | None = None,
     ) -> None:
         self._service = service
@@ -183,7 +181,7 @@ class HttpProvider:
             origin=operation.origin,
             timeout_s=operation.timeout_s or self._timeout_s,
             writes=operation.writes,
-            retries=0 if operation.writes else self._retries,
+            retries=self._retries,
             deletes=operation.method == "DELETE" or (operation.writes and deletes_by_name(operation.name)),
             forward_headers=self._config.forward_headers,
             remote_name=operation.remote_name,

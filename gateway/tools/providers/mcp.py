@@ -53,6 +53,7 @@ class McpProvider:
         put_back: Callable[[McpServer], None],
         *,
         timeout_s: float,
+        retries: int = 0,
         place: Problem,
     ) -> None:
         """Nothing is asked yet.
@@ -64,6 +65,7 @@ class McpProvider:
             locked: its tools as the lock has them; None where the lock does not know it.
             put_back: takes the server back.
             timeout_s: seconds a call may take.
+            retries: how often a call is made again whose connection failed; of a writing one only where it surely was not sent.
             place: where it is configured, as a problem without words.
         """
         self.told: list[Problem] = []
@@ -74,6 +76,7 @@ class McpProvider:
         self._locked = locked
         self._put_back = put_back
         self._timeout_s = timeout_s
+        self._retries = retries
         self._place = place
         self._tools: dict[str, RemoteTool] = {}
         self._specs: tuple[ToolSpec, ...] | None = None
@@ -194,9 +197,11 @@ class McpProvider:
             provider=self.name,
             origin=f"{self._place.file}:{self._place.line}",
             timeout_s=self._timeout_s,
+            retries=self._retries,
             writes=deletes or not reads,
             deletes=deletes or (tool.hints.get("destructiveHint", False) and not reads),
             remote_name=tool.name,
+            output=tool.output,
             implementation=tool.digest,
         )
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from mcp import types
 
 from gateway.tools.outcome import CallFailed
+from gateway.tools.pictures import Picture, without_pictures
 
 # JSON in a longer text stays a text: reading it would hold up the event loop.
 _MAX_READ_CHARS: Final = 65_536
@@ -25,6 +26,7 @@ def value_of(result: types.CallToolResult) -> Any:
     """
     parts = [_part(block) for block in result.content]
     if result.is_error:
+        parts, _ = without_pictures(parts, shown=False)
         texts = [part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts]
         said = "\n".join(text for text in texts if text.strip())
         if not said and result.structured_content is not None:
@@ -60,7 +62,9 @@ def _part(block: types.ContentBlock) -> Any:
     match block:
         case types.TextContent():
             return block.text
-        case types.ImageContent() | types.AudioContent():
+        case types.ImageContent():
+            return Picture(block.mime_type, block.data)
+        case types.AudioContent():
             return {"type": block.type, "mime_type": block.mime_type, "note": _unseen(block.type, block.data)}
         case types.ResourceLink():
             link = {"type": "resource_link", "uri": str(block.uri), "name": block.name, "mime_type": block.mime_type}

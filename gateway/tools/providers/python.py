@@ -6,6 +6,7 @@ Knows how plugins declare tools, hooks and shared resources. Does not know who c
 from __future__ import annotations
 
 import asyncio
+import difflib
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +17,21 @@ from typing import Any
 from gateway.errors import ConfigError, Problem
 from gateway.tools.decorator import DEFAULT_TIMEOUT_S, Declaration, Tools, declared_in
 from gateway.tools.provider import HOOK_NAMES, Hook
+from gateway.tools.providers.brought import BroughtProvider, faults
 from gateway.tools.providers.contained import contained
 from gateway.tools.providers.lifespans import Lifespan
 from gateway.tools.providers.plugin_files import PluginFiles, problem_in
-from gateway.tools.schema import Signature, Unreadable, read_signature
+from gateway.tools.schema import Signature, Unreadable, read_output, read_signature
 from gateway.tools.sources import told
 from gateway.tools.spec import ToolContext, ToolSpec, make_spec
 from gateway.tools.threads import Threads
 
 # Long enough for the largest libraries on a slow disk. A plugin that never ends must not keep every later reload waiting.
 IMPORT_S = 120.0
+# How hooks' names begin; whatever else begins like that is taken for a misspelt one.
+_HOOK_BEGINNINGS = ("before_", "after_", "on_")
+# Who calls a tool when its self-check is a call of its own.
+_CHECKING = ToolContext(None, "self-check", None, None, "0" * 32, "self-check")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class PythonProvider:
         places: Sequence[Path],
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        retries: int = 0,
         resources: Mapping[str, Any] | None = None,
         threads: Threads | None = None,
         import_timeout_s: float = IMPORT_S,
@@ -58,6 +65,7 @@ class PythonProvider:
         Args:
             places: folders with plugins, or single files.
             timeout_s: seconds a call may take whose tool says nothing else.
+            retries: how often a tool that says nothing else is asked again.
             resources: what the gateway itself gives to tools, by name.
             threads: where plain functions run; one's own by default.
             import_timeout_s: seconds that importing all plugins may take.
@@ -65,10 +73,12 @@ class PythonProvider:
         self._import_timeout_s = import_timeout_s
         self._files = PluginFiles(places)
         self._timeout_s = timeout_s
+        self._retries = retries
         self._resources = dict(resources or {})
         self._threads = threads or Threads()
         self._tools: dict[str, _Tool] | None = None
         self._specs: list[ToolSpec] = []
+        self._brought: list[BroughtProvider] = []
         self._hooks: dict[str, list[Hook]] = {}
         self._lifespans: list[Lifespan] = []
 
@@ -81,6 +91,11 @@ class PythonProvider:
     def hooks(self) -> Mapping[str, Sequence[Hook]]:
         """The plugins' module-level hooks, in the order of their files."""
         return self._hooks
+
+    @property
+    def brought(self) -> Sequence[BroughtProvider]:
+        """The tool providers that plugins add, once `list` has answered."""
+        return self._brought
 
     @property
     def fingerprint(self) -> str:
@@ -137,7 +152,10 @@ class PythonProvider:
                 continue
             try:
                 async with asyncio.timeout(each.spec.timeout_s):
-                    await self._run(check, {}, is_async=inspect.iscoroutinefunction(check))
+                    if callable(check):
+                        await self._run(check, {}, is_async=inspect.iscoroutinefunction(check))
+                    else:
+                        await self.call(each.spec.name, check, _CHECKING)
             except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises is what is wrong
                 text = f"tool `{each.spec.name}`: its check failed: {str(error) or type(error).__name__}"
                 problems.append(Problem(each.declaration.file, each.declaration.line, text))
@@ -190,6 +208,7 @@ class PythonProvider:
         return tools
 
     def _collect_hooks(self, module: Any, problems: _ProblemList) -> None:
+        problems.extend(_misspelt_hooks(module))
         for name in HOOK_NAMES:
             hook = getattr(module, name, None)
             if hook is None:
@@ -217,6 +236,11 @@ class PythonProvider:
             problems.append(problem_in(Path(module.__file__), error))
         problems.extend(tools.problems)
         source = _source_hash(Path(module.__file__))
+        for provider in tools.providers:
+            wrong = faults(provider)
+            problems.extend(Problem(told(module.__file__), 0, text) for text in wrong)
+            if not wrong:
+                self._brought.append(BroughtProvider(provider, told(module.__file__), source))
         made = []
         for declaration in tools.declarations:
             try:
@@ -244,12 +268,36 @@ class PythonProvider:
             timeout_s=float(self._timeout_s if default else declaration.timeout_s),
             writes=declaration.writes,
             allowed_roles=frozenset(declaration.allowed_roles),
-            retries=declaration.retries,
+            deletes=declaration.deletes,
+            requires=declaration.requires,
+            result_fields=declaration.result_fields,
+            cache_ttl_s=declaration.cache_ttl_s,
+            shared_cache=declaration.shared_cache,
+            checked=declaration.check is not None,
+            price=declaration.price,
+            output=read_output(function),
+            retries=self._retries if declaration.retries is None else declaration.retries,
             effect_key=_effect_key(declaration, signature),
             probed=declaration.probe is not None,
             implementation=source,
         )
         return _Tool(declaration, signature, spec, inspect.iscoroutinefunction(function))
+
+
+def _misspelt_hooks(module: Any) -> _ProblemList:
+    """Functions that look like hooks and would never be called; a guard that is not there is worse than none."""
+    tools = {id(each.function) for each in declared_in(module)}
+    found = []
+    for name, function in vars(module).items():
+        if name in HOOK_NAMES or not inspect.isfunction(function) or function.__module__ != module.__name__:
+            continue
+        near = difflib.get_close_matches(name.lower(), HOOK_NAMES, n=1, cutoff=0.8)
+        if id(function) in tools or not (near or name.startswith(_HOOK_BEGINNINGS)):
+            continue
+        known = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(f'`{each}`' for each in HOOK_NAMES)}"
+        text = f"`{name}` looks like a hook and is none: {known} Begin its name with `_` if it is not meant as one."
+        found.append(_problem(module, function, text))
+    return found
 
 
 def _effect_key(declaration: Declaration, signature: Signature) -> Callable[[Mapping[str, Any]], Any] | None:

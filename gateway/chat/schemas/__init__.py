@@ -1,0 +1,1 @@
+"""JSON Schemas of arguments, in the forms that servers take."""

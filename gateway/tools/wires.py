@@ -1,0 +1,45 @@
+"""The `tools` array of a turn, in the words of every kind of server.
+
+Knows the client's tools, which stay as they came, and the registry's. Each tool was encoded when its spec was made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.chat.schemas.dialect import SchemaDialect
+from gateway.tools.spec import ToolSpec, renamed_wire
+
+
+@dataclass(frozen=True, slots=True)
+class ToolWires:
+    """What goes upstream as `tools`.
+
+    Attributes:
+        client: the client's tools, encoded as it sent them.
+        own: registry tools, with the names they are offered under.
+    """
+
+    client: tuple[bytes, ...]
+    own: tuple[tuple[str, ToolSpec], ...]
+
+    @property
+    def whole(self) -> bytes | None:
+        """The array in all of JSON Schema; None where there is none."""
+        parts = [*self.client, *(_wire(name, spec, "whole") for name, spec in self.own)]
+        return b"[" + b",".join(parts) + b"]" if parts else None
+
+    def differing(self, dialect: SchemaDialect) -> bytes | None:
+        """The array in a dialect; None where it is `whole`'s."""
+        if not any(dialect in spec.wires for _, spec in self.own):
+            return None
+        return b"[" + b",".join([*self.client, *(_wire(name, spec, dialect) for name, spec in self.own)]) + b"]"
+
+    def also(self, name: str, spec: ToolSpec) -> ToolWires:
+        """With one more tool, behind the others."""
+        return ToolWires(self.client, (*self.own, (name, spec)))
+
+
+def _wire(name: str, spec: ToolSpec, dialect: SchemaDialect) -> bytes:
+    wire = spec.wires.get(dialect, spec.wire)
+    return wire if name == spec.name else renamed_wire(wire, name)

@@ -1,0 +1,171 @@
+"""How a turn ends: the one answer of all its rounds, what stands behind it, and what is durable before its last byte.
+
+Knows the answer's text, calls, finish reason and body. Does not know how rounds are run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import structs
+
+from gateway.chat.answer import Answer, Choice
+from gateway.chat.blocks import Message, Reasoning, Text, ToolCall
+from gateway.chat.codecs.chat_answer import changed_answer, named_answer, whole_answer
+from gateway.chat.normalise import finish_reason
+from gateway.chat.usage import Usage
+from gateway.turn.context import Turn
+from gateway.turn.continuity import Behind, Continuity
+from gateway.turn.hidden import hidden_rounds, in_older_form
+from gateway.turn.joining import Joining
+from gateway.turn.progress import Progress, thoughts_of
+from gateway.turn.round import Round
+from gateway.turn.state import State
+from gateway.turn.stream import Sink
+
+
+class TurnResult(msgspec.Struct, frozen=True):
+    """How a turn ended.
+
+    Attributes:
+        body: the answer's JSON, where it was not streamed.
+        choices: every answer, where the client asked for several and `body` is None.
+    """
+
+    message: Message
+    finish_reason: str | None
+    body: bytes | None = None
+    choices: tuple[Choice, ...] = ()
+
+
+class Ending:
+    """Ends turns. Holds no state of any turn.
+
+    Args:
+        joining: keeps the answer for whoever asks again.
+        continuity: keeps the rounds that the client does not see.
+    """
+
+    def __init__(self, joining: Joining, continuity: Continuity) -> None:
+        self._joining = joining
+        self._continuity = continuity
+
+    async def end(self, turn: Turn, progress: Progress, sink: Sink | None) -> TurnResult:
+        """Make the answer, commit what has to be, and send the stream's end.
+
+        Args:
+            turn: whose.
+            progress: how far it has come: to a last round, at least.
+            sink: where the answer is streamed to, or None.
+
+        Raises:
+            StoreUnavailable: what is behind the answer could not be kept.
+        """
+        last = progress.last
+        assert last is not None, "a turn that ends has an answer"
+        theirs = progress.theirs
+        stopped = progress.stopped
+        if stopped is not None:
+            words = progress.say(f"(Stopped: {stopped}.)")
+            if sink is not None:
+                await sink.add(words)
+        reason = "length" if stopped is not None else _reason(last.finish_reason, turn, theirs=bool(theirs))
+        result = await self._result(turn, progress, last, reason, plain=sink is None)
+        behind = _behind(turn, progress, last, result)
+        joinable = turn.joinable
+        at_once = bool(theirs) or (joinable is not None and joinable.begun)
+        if behind is not None and at_once:
+            # Of a mixed turn the client's next request depends on them, and comes at once.
+            await self._continuity.keep(behind)
+            turn.record.emit("hidden.kept", messages=len(behind.hidden))
+        await self.commit(turn, result, turn.usage)
+        if sink is not None:
+            # With registry tools offered, the end of a round was held back; without, it went out as it came.
+            await sink.finish(None if 0 in progress.stream.finished else result.finish_reason, turn.usage)
+        if behind is not None and not at_once:
+            self._continuity.keep_soon(behind)
+            turn.record.emit("hidden.kept", messages=len(behind.hidden))
+        elif behind is None and turn.snapshot.tools.specs:
+            self._continuity.bare(turn.principal.owner, turn.session, turn.request.messages, result.message)
+        turn.step(State.TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
+        return result
+
+    async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
+        """Keep the answer for whoever repeats the turn, before its last byte is sent; nothing where nobody would.
+
+        Raises:
+            StoreUnavailable: it could not be kept, or the turn is somebody else's by now.
+        """
+        joinable = turn.joinable
+        if joinable is None or not joinable.begun:
+            return
+        body = result.body or _whole(turn, result, usage)
+        await self._joining.answered(joinable, body, turn.told())
+
+    async def _result(
+        self, turn: Turn, progress: Progress, last: Round, reason: str | None, *, plain: bool
+    ) -> TurnResult:
+        message = hooked = _message(progress, last)
+        if turn.snapshot.hooks.on_answer:
+            hooked = await turn.snapshot.hooks.answer(message, turn.principal)
+            if hooked is not message:
+                turn.record.emit("hook.changed", hook="on_answer")
+        result = TurnResult(hooked, reason, choices=last.choices)
+        if not plain:
+            return result
+        answer = last.answer
+        if answer is None:
+            return structs.replace(result, body=_whole(turn, result, turn.usage))
+        # Its own message, or one in which a call has got another id.
+        unchanged = turn.machine.rounds == 1 and hooked is answer.message and reason == answer.said_finish
+        if unchanged and last.told_usage:
+            named = named_answer(answer.body, turn.answer_id, turn.created, turn.shown_model)
+            return TurnResult(message, reason, named)
+        return TurnResult(hooked, reason, _changed(turn, answer, hooked, reason))
+
+
+def _message(progress: Progress, last: Round) -> Message:
+    """The one message of all rounds: everything that was thought and said, and the client's calls."""
+    message = last.message
+    text = "".join(progress.said)
+    thought = "".join(progress.thoughts)
+    hidden = len(message.tool_calls) != len(progress.theirs)
+    if not hidden and text == message.text and thought == thoughts_of(message):
+        return message
+    rest = tuple(b for b in message.blocks if not isinstance(b, (Reasoning, Text, ToolCall)))
+    first = (Reasoning(thought),) if thought else ()
+    return Message("assistant", (*first, *rest, *((Text(text),) if text else ()), *progress.theirs))
+
+
+def _behind(turn: Turn, progress: Progress, last: Round, result: TurnResult) -> Behind | None:
+    visible = result.message
+    hidden = hidden_rounds(progress.rounds, last.message, visible, progress.results)
+    if not hidden:
+        return None
+    asked, older = turn.request.messages, turn.request.functions
+    if older:
+        visible, hidden = in_older_form(visible, hidden, len(asked))
+    return Behind(turn.principal.owner, turn.session, asked, visible, hidden, named=not older)
+
+
+def _whole(turn: Turn, result: TurnResult, usage: Usage) -> bytes:
+    """The body of an answer that no upstream wrote whole."""
+    choices = result.choices or (Choice(0, result.message, result.finish_reason),)
+    return whole_answer(turn.answer_id, turn.created, turn.shown_model, choices=choices, usage=usage)
+
+
+def _changed(turn: Turn, answer: Answer, message: Message, reason: str | None) -> bytes:
+    return changed_answer(
+        answer.body,
+        turn.answer_id,
+        turn.created,
+        turn.shown_model,
+        message=message,
+        finish_reason=reason,
+        usage=turn.usage,
+    )
+
+
+def _reason(said: str | None, turn: Turn, *, theirs: bool) -> str:
+    """The finish reason of the turn. Calls that were ours are not the client's to wait for."""
+    reason = finish_reason(said or "stop", has_calls=theirs)
+    return "stop" if reason is None or (reason == "tool_calls" and turn.offered and not theirs) else reason

@@ -1,0 +1,214 @@
+"""One round's model call: whole or streamed, or the answer that an earlier attempt was given.
+
+Knows how a call is made from a turn, what the client may see of its answer while it comes, and what of it is noted. Does not
+know what follows from an answer: that is the loop's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import aclosing
+
+from gateway.backends.backend import ModelCall
+from gateway.chat.answer import Answer, Choice
+from gateway.chat.blocks import Message, Refusal
+from gateway.chat.chunk import Chunk
+from gateway.chat.codecs.chat_completions import encode_call
+from gateway.chat.usage import Usage
+from gateway.clock import Clock
+from gateway.ids import new_call_id
+from gateway.routing.text import estimate_tokens
+from gateway.turn.asking import Asking
+from gateway.turn.context import Turn
+from gateway.turn.continuity import Continuity
+from gateway.turn.hidden import call_ids, renamed
+from gateway.turn.joining import Joining, RecordedRound
+from gateway.turn.round import CUT, Round
+from gateway.turn.stream import Sink, StreamedRound, StreamState, whole_chunk
+
+
+class ModelCalls:
+    """Asks models. Holds no state of any turn.
+
+    Args:
+        joining: keeps answers for another attempt at the turn.
+        continuity: knows which call ids are taken.
+        clock: for durations.
+    """
+
+    def __init__(self, joining: Joining, continuity: Continuity, clock: Clock) -> None:
+        self._joining = joining
+        self._continuity = continuity
+        self._clock = clock
+
+    async def next(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Round:
+        """The turn's next answer: the one that is recorded of this round, else the model's.
+
+        Raises:
+            GatewayError: no backend answered.
+        """
+        recorded = _recorded(turn)
+        if recorded is not None:
+            return await self._again(turn, asked, recorded, sink, state)
+        done = await (self._ask(turn, asked) if sink is None else self._stream(turn, asked, sink, state))
+        if turn.joinable is not None:
+            noted = RecordedRound(done.message, done.finish_reason, done.usage if done.told_usage else None)
+            self._joining.note_answer(turn.joinable, turn.machine.rounds, noted, turn.record.trace_id)
+        return done
+
+    async def _again(
+        self, turn: Turn, asked: Asking, recorded: RecordedRound, sink: Sink | None, state: StreamState
+    ) -> Round:
+        """A round that an earlier attempt has been through: its client sees it, its model is not asked."""
+        turn.record.emit("round.recorded", round=turn.machine.rounds, finish_reason=recorded.finish_reason)
+        done = _round(asked, recorded.message, recorded.finish_reason, recorded.usage, recorded=recorded)
+        if sink is not None and not done.withheld:
+            view = self._view(turn, state, guarded=True)
+            if visible := view.feed([whole_chunk(recorded.message, recorded.finish_reason)]):
+                await sink.relay(visible)
+        return done
+
+    async def _ask(self, turn: Turn, asked: Asking) -> Round:
+        pool, call = asked.pool, asked.call
+        started = self._started(turn, pool.name)
+        try:
+            got = await pool.complete(call, turn.record, turn.stays.get(pool.name), fallbacks=turn.fallbacks)
+        finally:
+            turn.upstream_s += self._clock.monotonic() - started
+        turn.answered_from(pool.name, got.backend, got.model)
+        answer = got.answer
+        message = answer.message
+        if turn.offered and turn.client_tools and message.tool_calls:
+            ids = [call.id for call in message.tool_calls]
+            message = renamed(message, await self._taken(turn, ids))
+        done = _round(asked, message, answer.finish_reason, answer.usage, answer=answer)
+        self._answered(turn, done, started, None, got.attempt)
+        return done
+
+    async def _stream(self, turn: Turn, asked: Asking, sink: Sink, state: StreamState) -> Round:
+        pool, call = asked.pool, asked.call
+        before = state.copy() if asked.held else None
+        held: list[Chunk] = []
+        view = self._view(turn, state)
+        sent = False
+        attempt = 0
+        started = self._started(turn, pool.name)
+        waited = 0.0
+        first: float | None = None
+        wanted = started
+        stream = pool.stream(
+            call,
+            turn.record,
+            turn.stays.get(pool.name),
+            fallbacks=turn.fallbacks,
+            seen=(lambda: sent) if turn.offered or asked.held else None,
+        )
+        try:
+            async with aclosing(stream) as batches:
+                async for batch in batches:
+                    arrived = self._clock.monotonic()
+                    waited += arrived - wanted
+                    if batch.attempt != attempt:
+                        if attempt:  # the one before failed unseen: what it said is as if it had never been
+                            view = self._view(turn, state, view.taken)
+                            held.clear()
+                            state.restore(before)
+                        first = arrived - started
+                        attempt = batch.attempt
+                        turn.answered_from(pool.name, batch.backend, batch.model)
+                        if turn.first_token_s is None:
+                            turn.first_token_s = first
+                    if turn.offered and turn.client_tools and (ids := call_ids(batch.chunks)):
+                        view.taken |= await self._taken(turn, ids)
+                    visible = view.feed(batch.chunks)
+                    if before is not None and not view.calling:
+                        held += visible
+                    elif visible:
+                        sent = True
+                        await sink.relay([*held, *visible] if held else visible)
+                        held.clear()
+                    wanted = self._clock.monotonic()
+        except BaseException:
+            # Whatever ends the round: what the client has got of it was paid for.
+            if sent:
+                turn.usage += view.usage or _estimate(call, view.message())
+                state.broken_off = view.message()
+            raise
+        finally:
+            turn.upstream_s += waited
+        choices = view.choices() if turn.request.n > 1 else ()
+        done = _round(asked, view.message(), view.finish_reason, view.usage, choices=choices)
+        if done.withheld:
+            state.restore(before)
+        elif held:
+            await sink.relay(held)
+        self._answered(turn, done, started, first, attempt)
+        return done
+
+    async def _taken(self, turn: Turn, ids: Collection[str]) -> set[str]:
+        """Which of a round's call ids name another call of this owner's: hidden rounds are found by them."""
+        here = {call.id for message in turn.request.messages for call in message.tool_calls}
+        return {*here.intersection(ids), *await self._continuity.taken(turn.principal.owner, ids)}
+
+    def _view(
+        self, turn: Turn, state: StreamState, taken: Collection[str] = (), *, guarded: bool | None = None
+    ) -> StreamedRound:
+        view = StreamedRound(
+            state,
+            turn.client_tools,
+            guarded=bool(turn.offered) if guarded is None else guarded,
+            new_id=new_call_id,
+            shown_round=turn.machine.rounds if turn.shows_tools else None,
+        )
+        view.taken.update(taken)
+        return view
+
+    def _started(self, turn: Turn, model: str) -> float:
+        turn.record.emit("round.started", round=turn.machine.rounds, model=model, backend=turn.stays.get(model))
+        return self._clock.monotonic()
+
+    def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None, attempt: int) -> None:
+        turn.record.emit(
+            "round.answered",
+            round=turn.machine.rounds,
+            backend=turn.backend,
+            model=turn.answered_by,
+            attempt=attempt,
+            finish_reason=done.finish_reason,
+            content=done.message.text,
+            tool_calls=[encode_call(call) for call in done.message.tool_calls],
+            prompt_tokens=done.usage.prompt_tokens if done.told_usage else None,
+            completion_tokens=done.usage.completion_tokens if done.told_usage else None,
+            seconds=self._clock.monotonic() - started,
+            first_token_s=first_token_s,
+        )
+
+
+def _round(
+    asked: Asking,
+    message: Message,
+    finish_reason: str | None,
+    usage: Usage | None,
+    *,
+    answer: Answer | None = None,
+    recorded: RecordedRound | None = None,
+    choices: tuple[Choice, ...] = (),
+) -> Round:
+    spent = usage or _estimate(asked.call, message)
+    withheld = asked.held and not _counts(message, finish_reason)
+    return Round(message, finish_reason, spent, usage is not None, answer, recorded, choices, withheld)
+
+
+def _counts(message: Message, finish_reason: str | None) -> bool:
+    """Whether an answer stands although words alone do not: it calls, it was cut, or it refuses."""
+    return (
+        bool(message.tool_calls) or finish_reason in CUT or any(isinstance(block, Refusal) for block in message.blocks)
+    )
+
+
+def _recorded(turn: Turn) -> RecordedRound | None:
+    return turn.joinable.recorded.get(turn.machine.rounds) if turn.joinable is not None else None
+
+
+def _estimate(call: ModelCall, answer: Message) -> Usage:
+    return Usage(estimate_tokens(call.messages), estimate_tokens((answer,)), estimated=True)

@@ -1,0 +1,124 @@
+"""How far a turn has come: what was said, what ran, and why it is enough.
+
+The one thing of a turn that changes while its rounds run. Does not know who runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.chat.blocks import Block, Image, Message, Reasoning, Text, ToolCall, ToolResult
+from gateway.tools.outcome import Outcome
+from gateway.turn.hidden import replayable_message
+from gateway.turn.limits import Enough
+from gateway.turn.round import Round
+from gateway.turn.stream import StreamState
+
+
+class Progress:
+    """A turn under way.
+
+    Attributes:
+        before: how many messages the first round is asked.
+        messages: the conversation the next round is asked.
+        stream: what the client has seen, where it is streamed.
+        said: what each round said, and the gateway's own words.
+        thoughts: what each round thought.
+        last: the latest round that counts, or None.
+        results: the results of the registry calls in it, as long as they are not part of `messages`.
+        theirs: the client's calls in it.
+        running: the registry calls that are being made.
+        enough: why no tool may be called any more, or None.
+        stopped: why the turn ended before the model was done, or None.
+        used: whether a tool was called.
+        reminded: whether the model was told that it has to call one.
+        answering: whether the tools are done, so that another model writes the answer.
+        over: whether the rounds have ended by themselves.
+    """
+
+    __slots__ = (
+        "answering",
+        "before",
+        "enough",
+        "last",
+        "messages",
+        "over",
+        "reminded",
+        "results",
+        "running",
+        "said",
+        "stopped",
+        "stream",
+        "theirs",
+        "thoughts",
+        "used",
+    )
+
+    def __init__(self, messages: tuple[Message, ...]) -> None:
+        self.before = len(messages)
+        self.messages = messages
+        self.stream = StreamState()
+        self.said: list[str] = []
+        self.thoughts: list[str] = []
+        self.last: Round | None = None
+        self.results: tuple[Message, ...] = ()
+        self.theirs: tuple[ToolCall, ...] = ()
+        self.running: tuple[ToolCall, ...] = ()
+        self.enough: Enough | None = None
+        self.stopped: str | None = None
+        self.used = False
+        self.reminded = False
+        self.answering = False
+        self.over = False
+
+    @property
+    def final(self) -> bool:
+        """Whether the next round may only answer."""
+        return self.enough is not None or self.answering
+
+    @property
+    def rounds(self) -> tuple[Message, ...]:
+        """Calls and results of the rounds that are over."""
+        return self.messages[self.before :]
+
+    def answered(self, done: Round, theirs: tuple[ToolCall, ...]) -> None:
+        """A round that counts has come."""
+        self.last = done
+        self.theirs = theirs
+        self.results = ()
+        self.said.append(done.message.text)
+        self.thoughts.append(thoughts_of(done.message))
+
+    def ran(self, calls: Sequence[ToolCall], contents: Sequence[str]) -> None:
+        """The registry calls of the last round have their results."""
+        self.results = tuple(
+            Message("tool", (ToolResult(call.id, content),)) for call, content in zip(calls, contents, strict=True)
+        )
+
+    def show(self, outcomes: Sequence[Outcome]) -> None:
+        """The pictures that tools returned stand behind the results: tool messages hold text alone."""
+        shown: list[Block] = []
+        for outcome in outcomes:
+            if outcome.pictures:
+                shown.append(Text(f"[{len(outcome.pictures)} image(s) from the result of `{outcome.name}`]"))
+                shown += [Image(url) for url in outcome.pictures]
+        if shown:
+            self.results = (*self.results, Message("user", tuple(shown)))
+
+    def carry_on(self) -> None:
+        """The last round and its results become part of the conversation."""
+        assert self.last is not None, "a round has been answered"
+        self.messages = (*self.messages, replayable_message(self.last.message), *self.results)
+        self.results = ()
+
+    def say(self, words: str) -> str:
+        """Add the gateway's own words, apart from what stands before them; what to send of them."""
+        before = "".join(self.said)
+        text = words if not before or before[-1].isspace() else f"\n\n{words}"
+        self.said.append(text)
+        return text
+
+
+def thoughts_of(message: Message) -> str:
+    """The reasoning that a message shows."""
+    return "".join([block.text for block in message.blocks if isinstance(block, Reasoning)])
