@@ -200,6 +200,9 @@ async def open_gateway(
         holder = this_process()
         courier = Courier(clock, Ledger(store.effects, clock, holder, may_live))
         stack.push_async_callback(courier.close)
+        metrics.show_calls(
+            lambda: builder.threads.working, lambda: builder.threads.abandoned, lambda: courier.left_behind
+        )
         continuity = Continuity(store.hidden, clock)
         stack.push_async_callback(continuity.close)
         joining = Joining(store.turns, store.journal, clock, holder, may_live)

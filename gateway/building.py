@@ -67,6 +67,7 @@ class Builder:
     Attributes:
         root: what relative paths of the configuration start from.
         mcp: the MCP servers of all versions.
+        threads: where tools that block run.
         lock_path: the lock of MCP servers' tools, beside the gateway's file.
         told: what the version that was built last does without, for who checks.
     """
@@ -91,7 +92,7 @@ class Builder:
         self._encoders = Encoders()
         self._fits = Fits()
         self._shelf = BackendShelf()
-        self._threads = Threads()
+        self.threads = Threads()
         self._lookups = Threads(MAX_LOOKUPS)
         self._offline = offline
         self.mcp = McpServers(self.root)
@@ -228,7 +229,7 @@ class Builder:
                 timeout_s=config.tools.timeout_s,
                 retries=config.tools.retries,
                 resources={"outbound": guard},
-                threads=self._threads,
+                threads=self.threads,
             )
         ]
         providers += [

@@ -617,6 +617,28 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-continuity",
+        "Hidden rounds come back byte by byte in every later request, whatever the client does to the form of what it was given; nobody gets another's.",
+        "contract",
+        (
+            "e2e/test_mixed_turns.py::test_a_strict_upstream_sees_one_growing_history_whatever_the_client_was_shown",
+            "turn/test_continuity.py::test_a_client_may_write_a_message_otherwise_but_not_another_one",
+            "turn/test_continuity.py::test_a_client_may_drop_the_words_beside_its_calls",
+            "turn/test_continuity.py::test_ids_that_are_made_from_places_name_nothing",
+        ),
+    ),
+    Requirement(
+        "R-sdk-retries",
+        "An SDK's own retry gets the first turn's answer, over replicas too; of a request and its retry one writes.",
+        "contract",
+        (
+            "e2e/test_repeated_requests.py::test_the_sdk_s_own_retry_gets_the_first_turn_s_answer",
+            "e2e/test_repeated_requests.py::test_the_node_sdk_s_own_retry_gets_the_first_turn_s_answer_plain_and_streamed",
+            "turn/test_joining.py::test_a_first_request_that_finds_its_own_retry_writing_writes_nothing",
+            "store/test_turn_records.py::test_of_a_request_and_its_retry_one_begins",
+        ),
+    ),
+    Requirement(
         "R-text-models",
         "Models without function calling use tools of both sides, by configuration or once tools were refused; streamed without protocol text, however it is cut.",
         "contract",

@@ -309,6 +309,7 @@ def metrics_in_code() -> dict[str, tuple[str, set[str]]]:
     metrics.count_traces_dropped(int)
     metrics.count_reload_failures(int)
     metrics.show_config(float, float, float, float)
+    metrics.show_calls(float, float, float)
     metrics.show_servers(lambda: {"docs": True}, lambda: {"docs": 0})
     registry: CollectorRegistry = metrics.registry
     labels = {

@@ -117,4 +117,6 @@ def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Prin
         )
     retried = special.get(b"x-stainless-retry-count", "0") not in ("", "0")
     session = special.get(b"x-gateway-session")
-    return principal, Wishes(tags, session, tools, deadline_s, fallbacks is None, key, retried, events=events is not None)
+    return principal, Wishes(
+        tags, session, tools, deadline_s, fallbacks is None, key, retried, events=events is not None
+    )

@@ -348,7 +348,7 @@ class NativeBackend:
             raise said or self._no_answer(words, body) from error
 
     def _answer(self, body: bytes, call: ModelCall) -> Answer:
-        if body.lstrip().startswith(_EVENTS):
+        if body[:1] != b"{" and body.lstrip().startswith(_EVENTS):
             return self._gathered(body, call)
         try:
             if self._exact:

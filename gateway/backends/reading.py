@@ -59,7 +59,7 @@ def reader_of(response: aiohttp.ClientResponse) -> Reader:
     encoding = response.headers.get("content-encoding")
     if encoding is None or encoding.lower() in ("", "identity"):
         return response.content
-    if encoding.lower() not in ("gzip", "x-gzip", "deflate"):
+    if encoding.lower().removeprefix("x-") not in ("gzip", "deflate"):
         raise UnknownEncoding(f"content-encoding {encoding[:40]!r}")
     return _Inflated(response.content)
 

@@ -64,8 +64,8 @@ def half_at(body: bytes, reason: str) -> str | None:
     if at is None and not ("truncated" in reason and body.rstrip().endswith((b"}", b"]"))):
         return None
     end = int(at.group(1)) + 6 if at is not None else len(body)
-    found = list(_ESCAPED.finditer(body, max(0, end - 24), end))
-    if not found:
+    found = list(_ESCAPED.finditer(body, max(0, end - 30), end))
+    if not found or (at is not None and found[-1].end() < end - 12):
         return None
     last = found[-1]
     paired = len(found) > 1 and found[-2].end() == last.start() and found[-2].group(1)[1:2] in b"89abAB"

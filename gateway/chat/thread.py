@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from itertools import groupby, pairwise
 
 import msgspec
 
@@ -28,24 +27,20 @@ def chain(owner: str, messages: Sequence[Message]) -> tuple[str, ...]:
     numbers in arguments are spelled (JavaScript's `1` for `1.0`) and the order of results behind one message make no
     difference.
     """
-    messages = _results_in_order(messages)
     link = hashlib.sha256(b"thread\0" + owner.encode("utf-8", "surrogatepass")).digest()
     hashes: list[str] = []
+    before, results = link, list[bytes]()
     for message in messages:
-        link = hashlib.sha256(link + canonical(message)).digest()
+        if message.role == "tool":
+            # Clients that run calls in parallel send results in no order.
+            before = before if results else link
+            results.append(hashlib.sha256(canonical(message)).digest())
+            link = hashlib.sha256(before + b"".join(sorted(results))).digest()
+        else:
+            results.clear()
+            link = hashlib.sha256(link + canonical(message)).digest()
         hashes.append(link.hex())
     return tuple(hashes)
-
-
-def _results_in_order(messages: Sequence[Message]) -> Sequence[Message]:
-    """Results that follow each other, in an order of their own; clients that run calls in parallel have none."""
-    if not any(a.role == "tool" == b.role for a, b in pairwise(messages)):
-        return messages
-    out: list[Message] = []
-    for is_tool, run in groupby(messages, key=lambda message: message.role == "tool"):
-        each = list(run)
-        out += sorted(each, key=canonical) if is_tool else each
-    return out
 
 
 def visible_hash(message: Message) -> str:

@@ -236,6 +236,16 @@ class Metrics:
             "hermes_config_stale": ("1 where this replica may be behind the others.", stale),
         }
 
+    def show_calls(
+        self, threads: Callable[[], float], abandoned: Callable[[], float], left_behind: Callable[[], float]
+    ) -> None:
+        """Where the standing of tool calls is read at each scrape."""
+        self._scraped.gauges |= {
+            "hermes_tool_threads": ("Plain functions that run in threads and that somebody waits for.", threads),
+            "hermes_tool_threads_abandoned": ("Those that still run though nobody waits any more.", abandoned),
+            "hermes_tool_calls_left_behind": ("Calls that ignore that they were cancelled.", left_behind),
+        }
+
     def show_servers(self, up: Callable[[], Mapping[str, bool]], refused: Callable[[], Mapping[str, int]]) -> None:
         """Where the state of MCP servers is read at each scrape, by their configured names."""
         self._scraped.by_server |= {

@@ -1,8 +1,8 @@
 """The Courier: takes one tool call there and brings the result back.
 
 Knows the order of things: the name was offered, the arguments are read and validated, hooks, what is kept, the tool's place,
-its ledger entry, its breaker, attempts, the result as the model sees it. Each of these is a guard of its own (`guards/`). Does
-not know turns, rounds or who asked; never raises for what a tool does.
+its ledger entry, the call itself (`running.py`), hooks again. Each guard has a file of its own (`guards/`). Does not know turns,
+rounds or who asked; never raises for what a tool does.
 """
 
 from __future__ import annotations
@@ -18,32 +18,26 @@ from gateway.chat.blocks import ToolCall
 from gateway.clock import Clock
 from gateway.observe.events import Recorder
 from gateway.store.turn_records import EffectRow
-from gateway.tools.guards.attempts import Attempts, TimedOut, TimedOutUnknown, Unreached
-from gateway.tools.guards.breakers import Breakers
-from gateway.tools.guards.cache import ResultCache
-from gateway.tools.guards.condensed import Condense, condensed
-from gateway.tools.guards.kept import KeptResults
+from gateway.tools.errand import Errand, emit_finished, ended_by, judged
+from gateway.tools.guards.condensed import Condense
 from gateway.tools.guards.names import UnknownTool, find
-from gateway.tools.guards.paging import READ_RESULT, READ_RESULT_ARGUMENTS, page
+from gateway.tools.guards.paging import READ_RESULT
 from gateway.tools.guards.places import Busy, Places
 from gateway.tools.guards.presented import presented, read_json
-from gateway.tools.guards.remembered import Remembered, repeated
+from gateway.tools.guards.remembered import Remembered
 from gateway.tools.hooks import after_tool, before_tool
 from gateway.tools.ledger import EffectPlace, Ledger, Probe, effect_key, told_key
-from gateway.tools.outcome import Call, CallFailed, Done, Outcome, OutcomeUnknown, words_of
+from gateway.tools.outcome import Call, CallFailed, Done, Outcome, words_of
 from gateway.tools.registry import Registry
-from gateway.tools.result import Shown, Unencodable, failure
+from gateway.tools.result import Shown
+from gateway.tools.running import Running
 from gateway.tools.salvage import read_arguments
 from gateway.tools.spec import InvalidArguments, ToolContext, ToolFatal, ToolRetry, ToolSpec
-from gateway.tools.validate import ArgumentValidator
 
 __all__ = ["Courier", "Outcome"]
 
 # Most calls of one answer that run at the same time; the others wait for their turn.
 MAX_PARALLEL = 16
-# Most of a shortened result's whole text that goes into the trace.
-MAX_TRACED_CHARS = 262_144
-_HEAVY_CHARS = 65_536
 
 
 class Courier:
@@ -60,16 +54,14 @@ class Courier:
     def __init__(self, clock: Clock, ledger: Ledger | None = None) -> None:
         self._clock = clock
         self._ledger = ledger
-        self.breakers = Breakers(clock)
-        self._attempts = Attempts(clock)
+        self._running = Running(clock)
         self._places = Places(clock)
-        self._cache = ResultCache(clock)
-        self._kept = KeptResults(clock)
+        self.breakers = self._running.breakers
 
     @property
     def left_behind(self) -> int:
         """How many calls still run that nobody waits for."""
-        return self._attempts.left_behind
+        return self._running.attempts.left_behind
 
     async def execute(
         self,
@@ -105,7 +97,7 @@ class Courier:
         Cancelling it cancels the reading tools and waits for them, a second at most; a writing tool that has started goes
         on by itself.
         """
-        errand = _Errand(offered, context_for, record, registry, place_for, remembered, condense, pictures)
+        errand = Errand(offered, context_for, record, registry, place_for, remembered, condense, pictures)
         if not parallel or len(calls) == 1:
             outcomes = [await self._one(call, errand) for call in calls]
         else:
@@ -116,15 +108,15 @@ class Courier:
                     return await self._one(call, errand)
 
             outcomes = await asyncio.gather(*(queued(call) for call in calls))
-        return _judged(outcomes, errand)
+        return judged(outcomes, errand)
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Wait for calls that were left behind, then cancel them."""
         if self._ledger is not None:
             await self._ledger.close(grace_s)
-        await self._attempts.close(grace_s)
+        await self._running.attempts.close(grace_s)
 
-    async def _one(self, call: ToolCall, errand: _Errand) -> Outcome:
+    async def _one(self, call: ToolCall, errand: Errand) -> Outcome:
         started = self._clock.monotonic()
         context = errand.context_for(call)
         hooks = errand.registry.hooks
@@ -138,7 +130,7 @@ class Courier:
                 asked = Call(call.id, call.name, arguments)
                 arguments = await before_tool(hooks["before_tool"], asked, context, validator, errand.record)
         except (InvalidArguments, CallFailed, ToolFatal, ToolRetry) as error:
-            done = _ended_by(error, call.name, errand.max_bytes)
+            done = ended_by(error, call.name, errand.max_bytes)
             if isinstance(error, UnknownTool):
                 errand.decided(call, "name", "refused")
             elif isinstance(error, InvalidArguments) and arguments is None:
@@ -165,22 +157,27 @@ class Courier:
             ran = Call(call.id, call.name, arguments)
 
             async def show(value: Any) -> Shown:
-                return (await presented(value, errand.max_bytes, self._handles(errand))).shown
+                return (await presented(value, errand.max_bytes, self._running.handles(errand))).shown
 
             outcome, own = await after_tool(hooks["after_tool"], ran, outcome, context, show, errand.record)
-        self._keep(own or Shown(done.content, done.whole, done.handle), outcome, errand)
-        _emit_finished(errand.record, outcome, done)
+        shown = own or Shown(done.content, done.whole, done.handle)
+        if outcome.ok and errand.condense is not None and errand.offered.get(call.name) is not READ_RESULT:
+            # Behind the hooks: what they withhold reaches no model at all.
+            shown = await self._running.condensed(shown, call, errand)
+            outcome = msgspec.structs.replace(outcome, content=shown.content)
+        self._running.keep(shown, outcome, errand)
+        emit_finished(errand.record, outcome, done, shown)
         return outcome
 
     async def _do(
-        self, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], context: ToolContext, errand: _Errand
+        self, call: ToolCall, spec: ToolSpec, arguments: dict[str, Any], context: ToolContext, errand: Errand
     ) -> Done:
         if spec is READ_RESULT:
-            return await self._read_on(arguments, errand)
-        key = self._cache.key(spec, arguments, context, errand.record.owner) if spec.cache_ttl_s else None
-        if key is not None and (text := self._cache.get(key)) is not None:
+            return await self._running.read_on(arguments, errand)
+        key = self._running.cache.key(spec, arguments, context, errand.record.owner) if spec.cache_ttl_s else None
+        if key is not None and (text := self._running.cache.get(key)) is not None:
             errand.decided(call, "cache", "hit")
-            return await self._shown(await read_json(text), call, spec, errand)
+            return await self._running.shown(await read_json(text), call, spec, errand)
         limit = errand.registry.limit_of(spec)
         if limit is None:
             return await self._placed(call, spec, arguments, context, errand, key)
@@ -191,7 +188,7 @@ class Courier:
                 return await self._placed(call, spec, arguments, context, errand, key)
         except Busy as busy:
             errand.decided(call, "limit", "refused")
-            return _ended_by(busy, call.name, errand.max_bytes)
+            return ended_by(busy, call.name, errand.max_bytes)
 
     async def _placed(
         self,
@@ -199,23 +196,23 @@ class Courier:
         spec: ToolSpec,
         arguments: dict[str, Any],
         context: ToolContext,
-        errand: _Errand,
+        errand: Errand,
         key: bytes | None,
     ) -> Done:
         """A call that has its place: through the ledger where it writes."""
         if not spec.writes or self._ledger is None or errand.place_for is None:
-            return await self._run(call, spec, arguments, context, errand, key)
+            return await self._running.run(call, spec, arguments, context, errand, key)
         place = errand.place_for(call)
         try:
             effect = effect_key(place, spec, arguments)
         except Exception as error:  # noqa: BLE001 - the tool's own code: a call that cannot be named is not made
             failed = CallFailed(f"`{spec.name}` was not called: its idempotency key failed: {words_of(error)}")
-            return _ended_by(failed, call.name, errand.max_bytes)
+            return ended_by(failed, call.name, errand.max_bytes)
         told = told_key(place.owner, effect, place.turn_id, place.round, place.position)
         context = replace(context, idempotency_key=told)
 
         async def run() -> Done:
-            return await self._run(call, spec, arguments, context, errand)
+            return await self._running.run(call, spec, arguments, context, errand)
 
         probe = self._probe_of(spec, context, errand.registry)
         return await self._ledger.perform(place, spec, arguments, effect, run, probe, errand.record)
@@ -228,7 +225,7 @@ class Courier:
         async def probe(arguments: Mapping[str, Any]) -> tuple[bool, str]:
             # Asking whether something happened only reads.
             asked = replace(spec, writes=False)
-            happened, value = await self._attempts.bounded(
+            happened, value = await self._running.attempts.bounded(
                 provider.probe(spec.name, arguments, context), asked, spec.timeout_s
             )
             if not happened:
@@ -259,211 +256,9 @@ class Courier:
         key = told_key(seen.owner, seen.effect_key, seen.turn_id, seen.round, seen.position)
         context = replace(context, idempotency_key=key)
         call = ToolCall(seen.id, seen.tool, seen.arguments)
-        errand = _Errand({}, lambda _: context, record, registry)
+        errand = Errand({}, lambda _: context, record, registry)
 
         async def run() -> Done:
-            return await self._run(call, spec, arguments, context, errand)
+            return await self._running.run(call, spec, arguments, context, errand)
 
         return await self._ledger.repeat(seen, spec, run, self._probe_of(spec, context, registry), record)
-
-    async def _run(
-        self,
-        call: ToolCall,
-        spec: ToolSpec,
-        arguments: dict[str, Any],
-        context: ToolContext,
-        errand: _Errand,
-        key: bytes | None = None,
-    ) -> Done:
-        """Run it, and say how it ended; raises nothing but its own cancellation. `key` is what the result is kept by."""
-        registry = errand.registry
-        wait_s = self.breakers.enter(spec, registry.digest)
-        if wait_s:
-            errand.decided(call, "breaker", "refused")
-            closed = (
-                f"`{spec.name}` was not called: its last calls were not answered. It may be tried in {wait_s:.0f} s."
-            )
-            return _ended_by(CallFailed(closed), call.name, errand.max_bytes)
-        provider = registry.provider(spec)
-        try:
-            value = await self._attempts.make(
-                spec,
-                lambda: provider.call(spec.name, arguments, context),
-                registry.config.backoff_s,
-                lambda number, wait_s, why: errand.decided(
-                    call, "retry", "again", attempt=number, seconds=wait_s, error=why
-                ),
-            )
-        except (ToolFatal, InvalidArguments, ToolRetry, CallFailed) as error:
-            if isinstance(error, InvalidArguments):
-                errand.refused_arguments(call)
-            self._learn(error, call, spec, errand)
-            return _ended_by(error, call.name, errand.max_bytes)
-        except asyncio.CancelledError:
-            self.breakers.left(spec, registry.digest)
-            raise
-        self.breakers.answered(spec, registry.digest)
-        return await self._shown(value, call, spec, errand, key)
-
-    def _learn(self, error: Exception, call: ToolCall, spec: ToolSpec, errand: _Errand) -> None:
-        """What a failure says about whether the tool can be reached."""
-        digest = errand.registry.digest
-        late = isinstance(error, TimedOut | TimedOutUnknown)
-        if late:
-            errand.decided(call, "timeout", "expired")
-        if late or isinstance(error, Unreached | OutcomeUnknown):
-            limit = errand.registry.config.breaker_failures
-            if self.breakers.failed(spec, digest, limit, server=not late):
-                errand.decided(call, "breaker", "opened")
-        else:
-            self.breakers.answered(spec, digest)
-
-    async def _shown(
-        self, value: Any, call: ToolCall, spec: ToolSpec, errand: _Errand, key: bytes | None = None
-    ) -> Done:
-        """What the model sees of a result that came from the tool, or was kept; `key` keeps it."""
-        try:
-            made = await presented(
-                value,
-                errand.max_bytes,
-                self._handles(errand),
-                fields=spec.result_fields,
-                full=key is not None,
-                pictures=errand.pictures,
-            )
-        except (CallFailed, Unencodable) as error:
-            return _ended_by(error, call.name, errand.max_bytes)
-        if key is not None and made.full is not None:
-            self._cache.keep(key, made.full, spec.cache_ttl_s)
-            errand.decided(call, "cache", "kept")
-        shown = made.shown
-        if errand.condense is not None:
-            over_bytes = errand.registry.config.extract.over_bytes
-            shown, said = await condensed(shown, errand.condense, over_bytes, errand.max_bytes, self._handles(errand))
-            if said:
-                errand.decided(call, "extract", said)
-        if shown.whole is not None:
-            errand.decided(call, "size", "shortened", chars=len(shown.whole))
-        return Done(True, shown.content, whole=shown.whole, handle=shown.handle, full=made.full, pictures=made.pictures)
-
-    def _handles(self, errand: _Errand) -> Callable[[str], str | None]:
-        def handle_of(whole: str) -> str | None:
-            if errand.remembered is None or not self._kept.may_keep(whole):
-                return None
-            return self._kept.handle_of(errand.record.owner, whole)
-
-        return handle_of
-
-    def _keep(self, shown: Shown, outcome: Outcome, errand: _Errand) -> None:
-        """Keep the whole of what the model was shown a part of; never what a hook has withheld or replaced."""
-        if outcome.ok and shown.handle is not None and shown.whole is not None and errand.remembered is not None:
-            self._kept.keep(shown.handle, errand.record.owner, shown.whole)
-            errand.remembered.handles.add(shown.handle)
-
-    async def _read_on(self, arguments: dict[str, Any], errand: _Errand) -> Done:
-        handle = arguments["handle"]
-        text = None
-        if errand.remembered is not None and handle in errand.remembered.handles:
-            text = self._kept.get(handle, errand.record.owner)
-        try:
-            if text is None:
-                raise CallFailed(f"There is no result `{handle[:80]}` to read on in any more: call its tool again.")
-            heavy = len(text) > _HEAVY_CHARS
-            part = (
-                await asyncio.to_thread(page, text, arguments, errand.max_bytes)
-                if heavy
-                else page(text, arguments, errand.max_bytes)
-            )
-        except (CallFailed, InvalidArguments) as error:
-            return _ended_by(error, READ_RESULT.name, errand.max_bytes)
-        return Done(True, (await presented(part, errand.max_bytes)).shown.content)
-
-
-class _Errand(msgspec.Struct, frozen=True):
-    """What the calls of one answer share."""
-
-    offered: Mapping[str, ToolSpec]
-    context_for: Callable[[ToolCall], ToolContext]
-    record: Recorder
-    registry: Registry
-    place_for: Callable[[ToolCall], EffectPlace] | None = None
-    remembered: Remembered | None = None
-    condense: Condense | None = None
-    pictures: bool = False
-    corrected: set[str] = msgspec.field(default_factory=set)
-
-    @property
-    def max_bytes(self) -> int:
-        """Most bytes of a result that the model sees."""
-        return self.registry.max_result_bytes
-
-    def validator(self, spec: ToolSpec) -> ArgumentValidator:
-        """What validates a tool's arguments."""
-        return READ_RESULT_ARGUMENTS if spec is READ_RESULT else self.registry.validator(spec)
-
-    def decided(self, call: ToolCall, guard: str, decision: str, **more: Any) -> None:
-        """Leave a guard's decision in the trace."""
-        self.record.emit("guard.decided", name=call.name, call_id=call.id, guard=guard, decision=decision, **more)
-
-    def refused_arguments(self, call: ToolCall) -> None:
-        """The model is asked to correct a call."""
-        self.corrected.add(call.name)
-        self.decided(call, "arguments", "refused")
-
-
-def _judged(outcomes: Sequence[Outcome], errand: _Errand) -> tuple[Outcome, ...]:
-    """The outcomes in the light of what the turn has seen before."""
-    remembered = errand.remembered
-    if remembered is None:
-        return tuple(outcomes)
-    stuck = remembered.corrected(errand.corrected) if errand.corrected else frozenset()
-    judged = []
-    for each in outcomes:
-        outcome = each
-        spec = errand.offered.get(each.name)
-        if each.arguments is None and each.name in stuck:
-            errand.record.emit(
-                "guard.decided", name=each.name, call_id=each.call_id, guard="arguments", decision="escalated"
-            )
-            outcome = msgspec.structs.replace(each, escalate=True)
-        elif each.ok and spec is not None and not spec.writes and remembered.repeats(each):
-            errand.record.emit("guard.decided", name=each.name, call_id=each.call_id, guard="repeat", decision="told")
-            content = repeated(each.content, errand.max_bytes)
-            outcome = msgspec.structs.replace(each, content=content, bare=each.content)
-        judged.append(outcome)
-    remembered.note(outcomes)
-    return tuple(judged)
-
-
-def _ended_by(error: Exception, name: str, max_bytes: int) -> Done:
-    """An error result in words the model can act upon."""
-    fatal = None
-    match error:
-        case ToolFatal():
-            fatal = text = str(error) or "the tool ended the turn"
-        case InvalidArguments():
-            text = f"Invalid arguments for `{name}`: {error}. Correct them and call it again."
-        case ToolRetry():
-            text = f"{str(error) or 'The tool asks for another attempt'} (correct the call and try again)"
-        case _:
-            text = str(error)
-    return Done(False, failure(text, max_bytes), text, fatal, uncertain=isinstance(error, OutcomeUnknown))
-
-
-def _emit_finished(record: Recorder, outcome: Outcome, done: Done) -> None:
-    whole = done.full or done.whole
-    extra: dict[str, Any] = {} if whole is None else {"whole": whole[:MAX_TRACED_CHARS]}
-    if done.replayed:
-        extra["replayed"] = True
-    if done.uncertain:
-        extra["uncertain"] = True
-    record.emit(
-        "tool.finished",
-        name=outcome.name,
-        call_id=outcome.call_id,
-        ok=outcome.ok,
-        seconds=outcome.seconds,
-        error=outcome.error,
-        content=outcome.content,
-        **extra,
-    )

@@ -97,6 +97,7 @@ class ToolCalls:
         fresh = iter(made)
         outcomes = tuple(known[positions[call.id]] if positions[call.id] in known else next(fresh) for call in calls)
         turn.may_read(handles_in(outcome.content for outcome in known.values()))
+        turn.succeeded(outcome.name for outcome in outcomes if outcome.ok)
         if sink is not None and turn.shows_tools:
             await sink.relay([outcome_chunk(number, outcome) for outcome in outcomes])
         fatal = next((outcome.fatal for outcome in outcomes if outcome.fatal is not None), None)

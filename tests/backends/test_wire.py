@@ -155,7 +155,9 @@ def test_words_that_only_resemble_a_key_stay(words: str) -> None:
 
 
 def test_what_a_page_says_is_trimmed_to_its_text() -> None:
-    page = "<!DOCTYPE html><html><head><title>502 Bad\n Gateway</title><style>b{}</style></head><body>nginx</body></html>"
+    page = (
+        "<!DOCTYPE html><html><head><title>502 Bad\n Gateway</title><style>b{}</style></head><body>nginx</body></html>"
+    )
     assert failed(502, page).message == "The upstream of `m` answered 502: 502 Bad Gateway"
     bare = "<html><script>var a='<b>';</script><!-- no --><p>Sorry,\n<b>blocked</b></html>"
     assert failed(403, bare).message.endswith("for `m`: The upstream of `m` answered 403: Sorry, blocked")

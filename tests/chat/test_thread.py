@@ -34,6 +34,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "system and developer": ({"role": "system", "content": "s"}, {"role": "developer", "content": "s"}),
     "null and empty content": (calling("{}"), calling("{}", content="")),
     "spacing and order of arguments": (calling('{"a":1,"b":2}'), calling('{ "b": 2, "a": 1 }')),
+    "numbers as JavaScript spells them": (calling('{"a":[1.0,{"b":2e1}]}'), calling('{"a":[1,{"b":20}]}')),
     "fields that SDKs add": (
         {"role": "assistant", "content": "x"},
         {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "tool_calls": None, "audio": None},

@@ -274,6 +274,13 @@ router: {default: a}
             ["gateway.yaml:6: there is no model `bb` to fall back to; did you mean `b`?"],
         ),
         (
+            "  a: {backends: [small], tool_model: aa, answer_model: b, escalate: bb}\n  b: {backends: [small]}\n",
+            [
+                "gateway.yaml:6: there is no model `aa`; did you mean `a`?",
+                "gateway.yaml:6: there is no model `bb`; did you mean `b`?",
+            ],
+        ),
+        (
             "  a: {backends: [small, any]}\n",
             ["gateway.yaml:6: the backend `any` has a `*` in its model, and the model `a` has none to fill it"],
         ),

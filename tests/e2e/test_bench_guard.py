@@ -101,11 +101,18 @@ async def test_mock_speaks_what_the_sdk_reads(mock_upstream: Subject, path: str)
     assert chunks[-1].usage is not None
 
 
-async def test_mock_asks_for_the_tool_once(mock_upstream: Subject) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{mock_upstream.url}/tools/v1", api_key="none", timeout=10) as client:
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("path", "tool"), [("tools", "noop"), ("writes", "noop_write")])
+async def test_mock_asks_for_the_tool_once(mock_upstream: Subject, path: str, tool: str, streamed: bool) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{mock_upstream.url}/{path}/v1", api_key="none", timeout=10) as client:
         messages: Any = [{"role": "user", "content": "hello"}]
-        first = (await client.chat.completions.create(model="m", messages=messages)).choices[0]
+        if streamed:
+            async with client.chat.completions.stream(model="m", messages=messages) as events:
+                first: Any = (await events.get_final_completion()).choices[0]
+        else:
+            first = (await client.chat.completions.create(model="m", messages=messages)).choices[0]
         calls = first.message.tool_calls or []
+        assert [(call.function.name, call.function.arguments) for call in calls] == [(tool, '{"text":"bench"}')]
         messages += [first.message, {"role": "tool", "tool_call_id": calls[0].id, "content": "bench"}]
         second = (await client.chat.completions.create(model="m", messages=messages)).choices[0]
     assert (first.finish_reason, second.finish_reason) == ("tool_calls", "stop")
@@ -190,7 +197,7 @@ async def test_configuration_and_plugin_of_the_measured_gateway_are_what_it_acce
     provider = PythonProvider([Path(place) for place in bundle.config.tools.plugins])
     specs = await provider.list()
     await provider.close()
-    assert [(spec.name, spec.writes) for spec in specs] == [("noop", False)]
+    assert [(spec.name, spec.writes) for spec in specs] == [("noop", False), ("noop_write", True)]
     assert bundle.missing_tools([spec.name for spec in specs]) == ()
 
 

@@ -14,6 +14,7 @@ import aiohttp
 import openai
 import pytest
 
+from tests.e2e.test_openai_node import node
 from tests.frames import DONE, d, f
 from tests.replies import answer, call, error, stream
 from tests.serving import Served, native_config, serving
@@ -211,6 +212,13 @@ async def test_the_sdk_s_own_retry_gets_the_first_turn_s_answer(tmp_path: Path) 
             made = await sdk.chat.completions.create(model="auto", messages=[{"role": "user", "content": "pay it"}])
         assert made.choices[0].message.content == "paid 101"
         assert (bank.asked, len(paid(tmp_path))) == (1, 1)
+
+
+async def test_the_node_sdk_s_own_retry_gets_the_first_turn_s_answer_plain_and_streamed(tmp_path: Path) -> None:
+    bank = Bank(wait_s=5)
+    async with ScriptedUpstream(then=bank) as upstream, paying(tmp_path, upstream) as on:
+        assert await node("retry.mjs", on.url) == {"plain": "paid 101", "streamed": "paid 102"}
+        assert (bank.asked, sorted(amount for amount, _ in paid(tmp_path))) == (2, [101, 102])
 
 
 async def test_two_equal_requests_of_a_client_that_retries_nothing_are_two_turns(tmp_path: Path) -> None:

@@ -10,10 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.chat.blocks import ToolCall
+from gateway.clock import SystemClock
+from gateway.observe.events import Recorder
+from gateway.tools.guards.paging import READ_RESULT
+from gateway.tools.guards.remembered import Remembered
 from gateway.tools.outcome import Outcome
-from gateway.tools.spec import ToolContext, ToolFatal, ToolRetry
+from gateway.tools.spec import InvalidArguments, ToolContext, ToolFatal, ToolRetry
 from tests.tools.recording_provider import RecordingProvider, spec
-from tests.tools.workshop import Workshop, open_workshop, plugin
+from tests.tools.workshop import Workshop, context, open_workshop, plugin
 
 NUMBER: Mapping[str, Any] = {
     "type": "object",
@@ -391,3 +396,108 @@ async def test_a_tool_that_exits_ends_its_call_and_not_the_gateway(tmp_path: Pat
     async with plugin(tmp_path, BLOCKING) as workshop:
         for name in ("leave", "leave_async"):
             assert "SystemExit" in error(await workshop.call(name, "{}"))
+
+
+async def test_b042_a_handle_is_good_in_its_conversation_and_for_its_owner() -> None:
+    async with open_workshop([recording({"list": {"items": list(range(9000))}})]) as workshop:
+        offered = {**workshop.registry.specs, READ_RESULT.name: READ_RESULT}
+
+        async def call(name: str, arguments: Any, remembered: Remembered, owner: str = "owner") -> dict[str, Any]:
+            asked = ToolCall("c", name, json.dumps(arguments))
+            record = Recorder("0" * 32, owner, SystemClock())
+            (outcome,) = await workshop.courier.execute(
+                [asked], offered, context, record, parallel=True, registry=workshop.registry, remembered=remembered
+            )
+            told: dict[str, Any] = json.loads(outcome.content)
+            return told
+
+        here = Remembered()
+        place = (await call("list", {}, here))["read_on"]
+        assert (await call("read_result", place, here))["result"]["part"][0] == place["offset"]
+        assert (await call("read_result", place, Remembered(here.handles)))["ok"] is True
+        elsewhere, other = (
+            await call("read_result", place, Remembered()),
+            await call("read_result", place, here, "other"),
+        )
+        assert ("no result" in elsewhere["error"], "no result" in other["error"]) == (True, True)
+
+
+async def test_what_a_hook_withholds_cannot_be_read_on_in() -> None:
+    async def after_tool(call: Any, outcome: Any, context: ToolContext) -> Any:
+        if call.name != "list":
+            return None
+        raise RuntimeError("secret found")
+
+    provider = RecordingProvider(
+        [spec("list")], {"list": {"items": list(range(9000))}}, hooks={"after_tool": [after_tool]}
+    )
+    async with open_workshop([provider]) as workshop:
+        remembered = Remembered()
+        asked = ToolCall("c", "list", "{}")
+        (outcome,) = await workshop.courier.execute(
+            [asked],
+            workshop.registry.specs,
+            context,
+            workshop.record,
+            parallel=True,
+            registry=workshop.registry,
+            remembered=remembered,
+        )
+        assert ("withheld" in error(outcome), remembered.handles) == (True, set())
+
+
+async def test_a_writing_call_whose_result_has_no_json_form_was_made_all_the_same() -> None:
+    async with open_workshop([recording({"pay": object()}, writes=True)]) as workshop:
+        outcome = await workshop.call("pay")
+        assert outcome.ok
+        assert "It was done" in json.loads(outcome.content)["result"]
+
+
+async def test_arguments_that_only_the_provider_can_judge_are_corrected_as_others_are() -> None:
+    provider = recording({"find": InvalidArguments("no such city")})
+    async with open_workshop([provider]) as workshop:
+        remembered = Remembered()
+        told = []
+        for _ in range(2):
+            (outcome,) = await workshop.courier.execute(
+                [ToolCall("c", "find", "{}")],
+                workshop.registry.specs,
+                context,
+                workshop.record,
+                parallel=True,
+                registry=workshop.registry,
+                remembered=remembered,
+            )
+            told.append(outcome.escalate)
+        assert told == [False, True]
+
+
+async def test_what_a_hook_withholds_is_condensed_by_nobody() -> None:
+    asked: list[str] = []
+
+    async def condense(text: str) -> str:
+        asked.append(text)
+        return "short"
+
+    async def after_tool(call: Any, outcome: Any, context: ToolContext) -> Any:
+        if call.name == "secret":
+            raise RuntimeError("secret found")
+
+    long = {"text": "x" * 40_000}
+    provider = RecordingProvider(
+        [spec("secret"), spec("plain")], {"secret": long, "plain": long}, hooks={"after_tool": [after_tool]}
+    )
+    async with open_workshop([provider]) as workshop:
+        secret, plain = await workshop.courier.execute(
+            [ToolCall("a", "secret", "{}"), ToolCall("b", "plain", "{}")],
+            workshop.registry.specs,
+            context,
+            workshop.record,
+            parallel=True,
+            registry=workshop.registry,
+            condense=condense,
+        )
+        assert "withheld" in error(secret)
+        assert json.loads(plain.content)["result"] == {"extract": "short"}
+        assert len(asked) == 1
+        assert "xxx" in workshop.events("tool.finished")[-1]["whole"]
