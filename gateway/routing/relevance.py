@@ -82,7 +82,9 @@ class Relevance:
                 await space.load()
                 self._vectors[space.name] = await space.encode(list(self._described.values()))
             except Exception as error:  # noqa: BLE001 - a foreign model may raise anything; words are compared then
-                _log.warning("tools are chosen by words: encoder %r: %s", space.name, str(error) or type(error).__name__)
+                _log.warning(
+                    "tools are chosen by words: encoder %r: %s", space.name, str(error) or type(error).__name__
+                )
 
     async def _by_meaning(self, text: str) -> dict[str, float] | None:
         if self._preparing is None:

@@ -62,10 +62,11 @@ async def test_b035_parts_that_are_no_text_are_told_and_nothing_is_empty(docs: M
         {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt"},
         {"type": "resource", "uri": "file:///b.txt", "text": "inside"},
     ]
-    image = await docs.call("docs__image", {}, context())
-    assert image["mime_type"] == "image/png"
-    assert "the tool returned this image" in image["note"]
+    assert (await docs.call("docs__image", {}, context())).mime_type == "image/png"
     async with open_workshop([docs]) as workshop:
+        image = await workshop.result("docs__image")
+        assert image["mime_type"] == "image/png"
+        assert "the tool returned this image" in image["note"]
         outcome = await workshop.call("docs__empty", {})
         assert outcome.content == '{"ok":true,"result":null}'
 
