@@ -139,17 +139,23 @@ class BackendConfig(Section):
         return value
 
     @model_validator(mode="after")
-    def _needs(self) -> BackendConfig:
-        if self.map_params and self.provider in ("demo", "plugin"):
-            raise ValueError(f"`map_params` is for servers: `provider: {self.provider}` gets every field as it came")
+    def _decides(self) -> BackendConfig:
+        """What the gateway decides about is not the operator's to rename or drop; what would do nothing is refused."""
         if taken := sorted(RESERVED_PARAMS & {*self.map_params, *self.map_params.values()}):
             raise ValueError(f"`map_params` may not name `{taken[0]}`: the gateway decides about it")
         if taken := sorted({"model", "messages", "stream"}.intersection(self.drop_params)):
             raise ValueError(f"`drop_params` may not name `{taken[0]}`: no request goes without it")
+        if self.provider in ("demo", "plugin"):
+            if self.map_params:
+                raise ValueError(f"`map_params` is for servers: `provider: {self.provider}` gets every field as it came")
+            if self.send_reasoning != "auto":
+                raise ValueError(f"`send_reasoning` is for servers: `provider: {self.provider}` has no use for it")
         if self.drop_params and self.provider == "demo":
             raise ValueError("`drop_params` is for servers: `provider: demo` gets every field as it came")
-        if self.send_reasoning != "auto" and self.provider in ("demo", "plugin"):
-            raise ValueError(f"`send_reasoning` is for servers: `provider: {self.provider}` has no use for it")
+        return self
+
+    @model_validator(mode="after")
+    def _needs(self) -> BackendConfig:
         if self.provider == "plugin":
             if self.module is None:
                 raise ValueError("a backend with `provider: plugin` needs `module`")
@@ -162,6 +168,10 @@ class BackendConfig(Section):
             raise ValueError("`model` is missing: the name of the model at this backend")
         if self.provider != "llamacpp" and (self.path is not None or self.threads is not None):
             raise ValueError("`path` and `threads` are for `provider: llamacpp`")
+        return self
+
+    @model_validator(mode="after")
+    def _reached(self) -> BackendConfig:
         if self.base_url is not None and not re.match(r"^https?://[^/\s]+", self.base_url):
             raise ValueError("`base_url` must start with http:// or https://")
         if self.api_key is not None and self.api_keys:
