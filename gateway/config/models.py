@@ -147,7 +147,9 @@ class BackendConfig(Section):
             raise ValueError(f"`drop_params` may not name `{taken[0]}`: no request goes without it")
         if self.provider in ("demo", "plugin"):
             if self.map_params:
-                raise ValueError(f"`map_params` is for servers: `provider: {self.provider}` gets every field as it came")
+                raise ValueError(
+                    f"`map_params` is for servers: `provider: {self.provider}` gets every field as it came"
+                )
             if self.send_reasoning != "auto":
                 raise ValueError(f"`send_reasoning` is for servers: `provider: {self.provider}` has no use for it")
         if self.drop_params and self.provider == "demo":
