@@ -32,7 +32,7 @@ from gateway.turn.choice import first_choice, requires_tool
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.offering import NOTHING, Asked, Offering
-from gateway.turn.snapshot import Snapshot
+from gateway.turn.snapshot import Snapshot, may_use
 from gateway.turn.sticky import places
 
 _encode = msgspec.json.Encoder().encode
@@ -99,7 +99,7 @@ async def decide(
     """
     place: str | None = None
     if request.model == snapshot.config.router.model:
-        if principal.models is not None and request.model not in principal.models:
+        if not may_use(principal, request.model):
             snapshot.meant_by(request.model, principal)  # raises
         on: str | None = None
         if snapshot.config.router.sticky and kept is not None:

@@ -433,8 +433,13 @@ async def test_wildcard_name_reaches_the_upstream_and_comes_back_as_it_was_asked
         settings["models"] = {"openai/*": {"backends": ["b1"]}, "m": {"backends": ["b2"]}}
         settings["backends"]["b2"] = {"provider": "demo"}
         settings["aliases"] = {"big": "openai/gpt-big"}
+        settings["router"] = {"default": "m", "semantic": {"enabled": False}}
         settings["keys"] = {
-            "static": {"app": {"key": "secret-app", "models": ["openai/*"]}, "all": {"key": "secret-all"}}
+            "static": {
+                "app": {"key": "secret-app", "models": ["openai/*"]},
+                "all": {"key": "secret-all"},
+                "every": {"key": "secret-every", "models": ["*"]},
+            }
         }
         async with serving(tmp_path, settings) as on:
             for asked, sent in (("openai/gpt-4o", "gpt-4o"), ("big", "gpt-big"), ("openai/a/b:c", "a/b:c")):
@@ -449,6 +454,8 @@ async def test_wildcard_name_reaches_the_upstream_and_comes_back_as_it_was_asked
             for asked, right in (("openai/gpt-4o", 200), ("big", 404), ("m", 404)):
                 status, _, _ = await on.post(PATH, {**HI, "model": asked}, authorization="Bearer secret-app")
                 assert (status, (await shown(on, asked, "secret-app"))[0]) == (right, right)
+            status, headers, _ = await on.post(PATH, {**HI, "model": "auto"}, authorization="Bearer secret-every")
+            assert (status, headers["x-gateway-model"]) == (200, "m")
             _, _, listed = await on.get("/v1/models", authorization="Bearer secret-all")
             assert [model["id"] for model in listed["data"]] == ["auto", "m", "big"]
 
