@@ -43,7 +43,8 @@ def read_headers(
         elif name == b"x-stainless-retry-count" and value == b"0":
             pass  # with every first request of OpenAI's SDKs, which asks for nothing special
         elif name.startswith(b"x-gateway-") or name in _SPECIAL:
-            special[name] = str(value, "latin-1")
+            # White space around a value is none of it (RFC 9110, 5.5); the parser leaves what stands behind.
+            special[name] = str(value.strip(b" \t"), "latin-1")
     principal = keys.identify(authorization, api_key, now)
     if keys.open:
         refuse_strangers(scope)

@@ -16,8 +16,12 @@ import msgspec
 
 from gateway.chat.react_labels import Label, input_inside, label_of, line_labels
 
-_NOTHING = frozenset({"", "none", "null", "n/a", "na", "nil", "no action", "no input", "empty", "无", "不需要", "空"})
-_FINAL = frozenset({"final answer", "finalanswer", "final_answer", "finish", "最终答案", "最终回答"})
+_NOTHING = frozenset(
+    {"", "none", "null", "n/a", "na", "nil", "no action", "no input", "empty", "无", "無", "不需要", "空"}
+)
+_FINAL = frozenset(
+    {"final answer", "finalanswer", "final_answer", "finish", "最终答案", "最终回答", "最終答案", "最終回答"}
+)
 _AROUND = " \t\r\n*_`\"'“”‘’[]<>「」【】（）()"
 _ENDS = ".,;:。，；："
 _FENCE = re.compile(r"\s*(?:`{3}[\w-]*[ \t]*\n?|~{3}[\w-]*[ \t]*\n?)?\s*")
@@ -82,6 +86,10 @@ class Tools:
         found = self._by_name.get(name)
         return found if found is not None else self._by_name.get(self._alike.get(_alike(name), ""))
 
+    def is_none(self, header: str) -> bool:
+        """Whether what stands behind `Action:` says that there is none; a tool may be named like that."""
+        return is_nothing(header) and self.find(_clean(header)) is None
+
     def is_certain(self, header: str) -> bool:
         """Whether what stands behind `Action:` is a call by itself: a tool's name, alone or with arguments behind it."""
         name = _clean(header)
@@ -92,7 +100,7 @@ class Tools:
 
 
 def is_nothing(text: str) -> bool:
-    """Whether an action or its input says that there is none."""
+    """Whether an action or its input reads as if there were none."""
     return _clean(text).casefold() in _NOTHING
 
 
@@ -148,7 +156,7 @@ def _read(text: str, at: int, tools: Tools) -> tuple[Action | None, int]:
             raw, at = _value(text, place)
         else:
             raw, at = "", end
-    if is_nothing(header):
+    if tools.is_none(header):
         return None, at
     name = _clean(header)
     if name.casefold() in _FINAL:

@@ -11,12 +11,20 @@ from typing import Final, Literal, NamedTuple
 
 Kind = Literal["thought", "action", "input", "observation", "final"]
 
+_TRADITIONAL: Final = str.maketrans("动输入参数观结终复", "動輸入參數觀結終覆")
+
+
+def _in_both(*words: str) -> tuple[str, ...]:
+    """The words in simplified and in traditional characters."""
+    return tuple(dict.fromkeys((*words, *(word.translate(_TRADITIONAL) for word in words))))
+
+
 _WORDS: Final[dict[Kind, tuple[str, ...]]] = {
     "thought": ("Thought", "思考", "想法"),
-    "input": ("Action Input", "ActionInput", "Action_Input", "行动输入", "动作输入", "行动参数", "动作参数"),
-    "action": ("Action", "行动", "动作"),
-    "observation": ("Observation", "观察结果", "观察"),
-    "final": ("Final Answer", "FinalAnswer", "Final_Answer", "最终答案", "最终回答", "最终答复"),
+    "input": ("Action Input", "ActionInput", "Action_Input", *_in_both("行动输入", "动作输入", "行动参数", "动作参数")),
+    "action": ("Action", *_in_both("行动", "动作")),
+    "observation": ("Observation", *_in_both("观察结果", "观察")),
+    "final": ("Final Answer", "FinalAnswer", "Final_Answer", *_in_both("最终答案", "最终回答", "最终答复")),
 }
 # What may stand around a label: quotes, headings, lists and bold of Markdown, and a number.
 _LEAD = r"[ \t>#*_`-]{0,12}"

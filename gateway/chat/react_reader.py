@@ -10,13 +10,16 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from gateway.chat.blocks import ToolCall
-from gateway.chat.react_calls import Tools, is_nothing, is_open, read_actions
+from gateway.chat.react_calls import Tools, is_open, read_actions
 from gateway.chat.react_labels import Label, begun_inside, input_inside, label_inside, label_of, line_labels
 
 _FENCE = re.compile(r"[ \t]*`{3}\w{0,12}[ \t]*")
 _FENCE_BEGUN = re.compile(r"[ \t]*`{1,3}\w{0,12}[ \t]*")
 _THINK: Final = "<think>"
 _THOUGHT: Final = "</think>"
+_FENCE_MARK: Final = "```"
+# A line of the answer's own lists, quotes and headings.
+_LISTED = re.compile(r"[ \t]*[-*>#]+[ \t]")
 # An observation a model made up, in the midst of an answer: only in exactly these words.
 _OBSERVATION: Final = "Observation"
 _LONGEST_LABEL: Final = 64
@@ -61,6 +64,10 @@ class ReactReader:
         self._part_begins = True
         self._labelled = False
         self._wrapped = False
+        # Within a fence of the final answer everything is the answer's.
+        self._quoting = False
+        # Behind an action that was none: its input is none either.
+        self._idle = False
         self._has_text = False
         self._thoughts: list[str] = []
         self._out: list[Said] = []
@@ -135,6 +142,9 @@ class ReactReader:
         end = self._rest.find("\n")
         line = self._rest if end < 0 else self._rest[:end]
         line_is_whole = whole or end >= 0
+        if self._mode == "final" and not self._wrapped and (quoted := self._quoted(line, line_is_whole)) is not False:
+            self._line_begins = quoted is None
+            return
         if self._mode == "text" and (fence := self._fence(line, end, whole=whole)) is not None:
             self._rest = self._rest if fence == "maybe" else self._rest[end + 1 :]
             self._wrapped = self._wrapped or fence == "label"
@@ -148,10 +158,23 @@ class ReactReader:
         found = label_of(line, whole=line_is_whole)
         if found == "maybe":
             return
+        if found is not None and self._mode == "final" and _LISTED.match(line):
+            found = None
         if found is None or (decided := self._labels(found, end, whole=whole)) is False:
             self._line_begins = False
+            self._idle = self._idle and line_is_whole and not line.strip()
         elif decided is None:
             return
+
+    def _quoted(self, line: str, line_is_whole: bool) -> bool | None:
+        """Whether a line of the final answer stands in a fence, or is its mark; None where that is not clear yet."""
+        text = line.lstrip(" \t")
+        if not line_is_whole and _FENCE_MARK.startswith(text):
+            return None
+        is_mark = text.startswith(_FENCE_MARK)
+        quoted = self._quoting or is_mark
+        self._quoting = self._quoting is not is_mark
+        return quoted
 
     def _fence(self, line: str, end: int, *, whole: bool) -> Literal["maybe", "label"] | None:
         """Whether a line opens a fence around the protocol itself."""
@@ -168,8 +191,14 @@ class ReactReader:
 
     def _labels(self, found: Label, end: int, *, whole: bool) -> bool | None:
         """Act on a label at the beginning of a line; False where it is text, None where more has to come."""
+        if self._idle and found.kind in ("input", "observation"):
+            if end < 0 and not whole:
+                return None
+            self._rest = "" if end < 0 else self._rest[end + 1 :]
+            return True
+        self._idle = False
         if found.kind == "observation":
-            if self._mode == "thought" or found.word == _OBSERVATION:
+            if self._mode == "thought" or self._rest.startswith(_OBSERVATION):
                 self.over = True
                 return True
             return False
@@ -199,9 +228,9 @@ class ReactReader:
                 return None
             header = following if break_at < 0 else following[:break_at]
             following = "" if break_at < 0 else following[break_at + 1 :].lstrip()
-        elif is_nothing(header):
+        elif self._tools.is_none(header):
             self._rest = "" if end < 0 else self._rest[end + 1 :]
-            self._labelled = True
+            self._labelled = self._idle = True
             return True
         if header.lstrip().startswith("`" * 3):
             if not following and not whole:

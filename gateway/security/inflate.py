@@ -25,7 +25,8 @@ class Inflate:
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding.strip().lower()
         if self._encoding not in _KNOWN:
-            raise OutboundRefused(f"the answer is encoded as {self._encoding[:40]!r}, which was not asked for")
+            what = f"the answer is encoded as {self._encoding[:40]!r}, which was not asked for"
+            raise OutboundRefused(what, answered=True)
         self._engine = zlib.decompressobj(wbits=31 if "gzip" in self._encoding else 15)
         self._started = False
 

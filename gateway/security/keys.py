@@ -16,10 +16,11 @@ from gateway.config.models import KeysConfig
 from gateway.errors import Unauthenticated
 from gateway.security.principal import Principal
 
+# Every role there is.
+ROLES: Final = frozenset({"admin", "approver", "metrics", "set_tags", "set_user"})
 # What a caller is where no key is asked for: this machine's user, who may do everything on this machine.
-_ALL_ROLES: Final = frozenset({"admin", "approver", "metrics", "set_tags", "set_user"})
-LOCAL: Final = Principal(key_id="local", roles=_ALL_ROLES)
-ADMIN: Final = Principal(key_id="admin", roles=_ALL_ROLES)
+LOCAL: Final = Principal(key_id="local", roles=ROLES)
+ADMIN: Final = Principal(key_id="admin", roles=ROLES)
 
 _MISSING = "No API key was sent. Send it as `Authorization: Bearer KEY` or as `x-api-key`."
 _UNKNOWN = "Incorrect API key provided."

@@ -64,7 +64,7 @@ class Answer:
                 piece = inflate.feed(block, left + 1)
                 left -= len(piece)
                 if left < 0:
-                    raise OutboundRefused(f"the answer is too large: more than {max_bytes} bytes")
+                    raise OutboundRefused(f"the answer is too large: more than {max_bytes} bytes", answered=True)
                 if piece:
                     yield piece
             inflate.end()
@@ -190,9 +190,17 @@ class OutboundGuard:
     async def _follow(
         self, url: URL, method: str, headers: dict[str, str], body: bytes | None, max_bytes: int
     ) -> Fetched:
-        for _ in range(MAX_REDIRECTS + 1):
-            self.refuse_url(url)
-            answer = await self._once(url, method, headers, body, max_bytes)
+        for hop in range(MAX_REDIRECTS + 1):
+            try:
+                self.refuse_url(url)
+                answer = await self._once(url, method, headers, body, max_bytes)
+            except OutboundRefused as refused:
+                refused.answered |= hop > 0
+                raise
+            except OutboundFailed as failed:
+                # Whoever redirects has taken the request, even if nobody is there behind it.
+                failed.sent |= hop > 0
+                raise
             if isinstance(answer, Fetched):
                 return answer
             status, target = answer
@@ -201,9 +209,9 @@ class OutboundGuard:
             if target.scheme in {"http", "https"} and target.raw_host and target.origin() != url.origin():
                 headers = {name: value for name, value in headers.items() if name.lower() in _KEPT_ELSEWHERE}
                 if body is not None:
-                    raise OutboundRefused("the redirect would send the request's body to another host")
+                    raise OutboundRefused("the redirect would send the request's body to another host", answered=True)
             url = target
-        raise OutboundRefused(f"more than {MAX_REDIRECTS} redirects")
+        raise OutboundRefused(f"more than {MAX_REDIRECTS} redirects", answered=True)
 
     async def _once(
         self, url: URL, method: str, headers: dict[str, str], body: bytes | None, max_bytes: int

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 
 class OutboundRefused(Exception):
-    """The guard does not let this through; the message says why and shows nothing of the far side."""
+    """The guard does not let this through; the message says why and shows nothing of the far side.
+
+    Attributes:
+        answered: whether the far side had taken a request by then: its answer, or where that led, is what was refused.
+    """
+
+    def __init__(self, message: str, *, answered: bool = False) -> None:
+        super().__init__(message)
+        self.answered = answered
 
 
 class OutboundFailed(ConnectionError):

@@ -7,12 +7,13 @@ nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
 from gateway.errors import Problem
+from gateway.tools.declaration_faults import faults
 from gateway.tools.sources import told
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,7 +25,6 @@ DEFAULT_TIMEOUT_S = 10
 Check = Callable[[], Any] | Mapping[str, Any]
 
 _ATTRIBUTE = "__hermes_tool__"
-_MOST_RETRIES = 10
 _DELETING = frozenset({"delete", "remove", "drop", "erase", "purge", "destroy", "wipe", "truncate", "unlink"})
 _DELETING_CJK = ("删除", "移除", "清空", "销毁", "注销", "擦除", "刪除", "清除")
 
@@ -151,7 +151,7 @@ def tool(
     later = {
         "needs_confirmation": needs_confirmation,
         "confidence_gate": confidence_gate,
-        "sensitive": tuple(sensitive),
+        "sensitive": sensitive,
         "compensate": compensate,
     }
 
@@ -167,14 +167,14 @@ def tool(
             retries=retries,
             writes=writes or gone,
             deletes=gone,
-            allowed_roles=tuple(allowed_roles),
+            allowed_roles=_listed(allowed_roles),
             requires=_listed(requires),
             result_fields=_listed(result_fields),
             cache_ttl_s=cache_ttl_s,
             shared_cache=shared_cache,
             price=price,
             check=check,
-            idempotency_key=idempotency_key if callable(idempotency_key) else tuple(idempotency_key or ()) or None,
+            idempotency_key=idempotency_key if callable(idempotency_key) else _listed(idempotency_key or ()) or None,
             probe=probe,
             unserved=tuple(argument for argument, value in later.items() if value),
         )
@@ -188,7 +188,7 @@ class Tools:
     """The registry a plugin's `register(registry)` is handed: it takes tools and collects what is wrong with them.
 
     Attributes:
-        declarations: the tools that were added, in order.
+        declarations: the tools that were added, in order; without those that cannot be read further.
         providers: the tool providers that were added, in order.
         problems: every mistake found, with file and line.
     """
@@ -208,8 +208,10 @@ class Tools:
             declaration = getattr(function, _ATTRIBUTE, None)
             if not isinstance(declaration, Declaration):
                 raise TypeError(f"`{_called(function)}` is no tool: decorate it with @tool before adding it")
-            self.declarations.append(declaration)
-            self.problems.extend(Problem(declaration.file, declaration.line, text) for text in _faults(declaration))
+            found, readable = faults(declaration)
+            self.problems.extend(Problem(declaration.file, declaration.line, text) for text in found)
+            if readable:
+                self.declarations.append(declaration)
 
     def add_provider(self, provider: Any) -> None:
         """Add a source of tools: an object with `name`, `async list()` and `async call(name, arguments, context)`."""
@@ -234,37 +236,5 @@ def _called(function: Any) -> str:
 
 
 def _listed(names: Sequence[str]) -> tuple[str, ...]:
-    """One name alone is a list of one, not of its letters."""
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _faults(declaration: Declaration) -> list[str]:
-    label = f"tool `{declaration.name}`"
-    faults = [f"{label}: `{argument}` is not supported by this version" for argument in declaration.unserved]
-    if not declaration.timeout_s > 0:
-        faults.append(f"{label}: `timeout_s` must be greater than 0, got {declaration.timeout_s!r}")
-    if declaration.retries is not None and not 0 <= declaration.retries <= _MOST_RETRIES:
-        faults.append(f"{label}: `retries` must be from 0 to {_MOST_RETRIES}, got {declaration.retries!r}")
-    for argument, amount in (("cache_ttl_s", declaration.cache_ttl_s), ("price", declaration.price)):
-        if not 0 <= amount < float("inf"):
-            faults.append(f"{label}: `{argument}` must be 0 or more, got {amount!r}")
-    for argument, value in (("idempotency_key", declaration.idempotency_key), ("probe", declaration.probe)):
-        if value is not None and not declaration.writes:
-            faults.append(f"{label}: `{argument}` is for tools with `writes=True`")
-    if declaration.writes and declaration.cache_ttl_s:
-        faults.append(
-            f"{label}: results of a writing tool are never kept: `cache_ttl_s` must be 0{_by_name(declaration)}"
-        )
-    if declaration.shared_cache and not declaration.cache_ttl_s:
-        faults.append(f"{label}: `shared_cache` needs a `cache_ttl_s`")
-    check: Any = declaration.check
-    if declaration.writes and isinstance(check, Mapping):
-        faults.append(f"{label}: the `check` of a writing tool must be a function: a check writes nothing")
-    if not (check is None or callable(check) or isinstance(check, Mapping)):
-        faults.append(f"{label}: `check` must be a function or a call's arguments, got {check!r}")
-    return faults
-
-
-def _by_name(declaration: Declaration) -> str:
-    """What to say to whoever does not know that a name alone can make a tool a deleting one."""
-    return "; its name says that it deletes: say `deletes=False` if it does not" if declaration.deletes else ""
+    """One name alone is a list of one, not of its letters; so is what is no name, for whoever looks at it next."""
+    return (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)

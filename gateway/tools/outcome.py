@@ -87,6 +87,16 @@ class OutcomeUnknown(CallFailed):
     """A call was sent and no answer came: whether it took effect is not known."""
 
 
+class AnswerUnreadable(CallFailed):
+    """The far side took a call and answered what cannot be used: a reading tool has failed, and of a writing one nobody can
+    say that it did not happen.
+    """
+
+
+class NotBegun(CallFailed):
+    """A call that waited for its turn here, and whose time was over before it began: nothing happened."""
+
+
 class TransportFailed(ConnectionError):
     """A tool's far side could not be reached, or did not answer as it should; its message is what the model sees.
 
@@ -105,5 +115,8 @@ class TransportFailed(ConnectionError):
 
 
 def words_of(error: BaseException) -> str:
-    """An exception's message alone; its type where it has none."""
-    return str(error).strip() or type(error).__name__
+    """An exception's message alone; its type where it has none, or where telling it fails too."""
+    try:
+        return str(error).strip() or type(error).__name__
+    except Exception:  # noqa: BLE001 - foreign code: an exception's own `__str__`
+        return type(error).__name__

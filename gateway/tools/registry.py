@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from gateway.config.models import ToolLimitConfig, ToolsConfig
 from gateway.errors import ConfigError, Problem
+from gateway.security.keys import ROLES
 from gateway.security.principal import Principal
 from gateway.tools.prerequisites import unmet_requirements
 from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, ToolProvider
@@ -98,8 +99,9 @@ class Registry:
                     problems.extend(_bring(provider, queue))
                 for spec in listed:
                     problems.extend(_add(spec, specs, validators))
-            problems.extend(_unknown_defaults(config, specs, may_come))
-            problems.extend(unmet_requirements(specs, may_come))
+            if not problems:
+                # Where a provider's tools are missing, those that need them are not at fault.
+                problems.extend(unmet_requirements(specs, may_come))
             if problems:
                 raise ConfigError(tuple(problems))
             if start:
@@ -121,8 +123,8 @@ class Registry:
         """The tools a turn may use, in the order named.
 
         Args:
-            names: what the route or model names; None for `tools.default`. Unknown names are left out: who names them
-                has checked them against `specs`.
+            names: what the route or model names; None for `tools.default`. Unknown names are left out: whoever read the
+                files has checked them against `names`.
             principal: whose roles and permissions count.
             narrowed: what the request wants to be left with (none of them, if empty); None for all.
         """
@@ -206,6 +208,10 @@ def _add(spec: ToolSpec, specs: dict[str, ToolSpec], validators: dict[str, Argum
     if not TOOL_NAME_PATTERN.fullmatch(spec.name):
         wanted = "letters, digits, `_` and `-`, at most 64"
         return [Problem(file, line, f"tool `{spec.name}`: models can call names of {wanted}; give it `name=`")]
+    nobodys = sorted(spec.allowed_roles - ROLES)
+    if nobodys:
+        text = f"there is no role `{nobodys[0]}`; there are {', '.join(sorted(ROLES))}"
+        return [Problem(file, line, f"tool `{spec.name}`: `allowed_roles`: {text}")]
     before = specs.get(spec.name)
     if before is not None:
         return [Problem(file, line, f"tool `{spec.name}` is already declared at {before.origin}")]
@@ -215,18 +221,6 @@ def _add(spec: ToolSpec, specs: dict[str, ToolSpec], validators: dict[str, Argum
         return [Problem(file, line, f"tool `{spec.name}`: its parameters are no usable JSON Schema: {error}")]
     specs[spec.name] = spec
     return []
-
-
-def _unknown_defaults(
-    config: ToolsConfig, specs: Mapping[str, ToolSpec], may_come: Callable[[str], bool]
-) -> list[Problem]:
-    short = ShortNames(specs)
-    return [
-        Problem("tools.default", 0, f"there is no tool `{name}`; there are {', '.join(specs) or 'none'}")
-        for name in config.default
-        # What is ambiguous is told with its line, as all names in files are.
-        if short.find(name) is None and name not in short.ambiguous and not may_come(name)
-    ]
 
 
 def _digest(specs: Iterable[ToolSpec], fingerprints: Iterable[str]) -> str:

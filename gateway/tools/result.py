@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -18,6 +19,9 @@ from gateway.tools.untrusted import defused, is_suspect
 _MOST_PLACES = 8
 _HEAVY_CHARS, _HEAVY_ITEMS = 65_536, 256
 _CUT = "…"
+# Python writes no longer ones: 4300 digits.
+_MOST_BITS = 14_280
+_PLAIN = (str, int, float, NoneType)
 
 
 class Unencodable(Exception):
@@ -31,8 +35,9 @@ def to_json_value(value: Any) -> Any:
     infinities become the text "NaN", "Infinity", "-Infinity".
 
     Raises:
-        Unencodable: anything else, something that contains itself, and what is nested too deeply.
+        Unencodable: anything else, a generator too, something that contains itself, and what is nested too deeply.
     """
+    _refuse_generators(value)
     try:
         return to_jsonable_python(value, fallback=_fallback, inf_nan_mode="strings")
     except UnicodeDecodeError as error:
@@ -51,6 +56,16 @@ def is_heavy(value: Any, levels: int = 2) -> bool:
         inner = value.values() if isinstance(value, dict) else value
         return levels > 0 and any(is_heavy(item, levels - 1) for item in inner)
     return False
+
+
+def _refuse_generators(value: Any, levels: int = 2) -> None:
+    """Nobody knows whether one ends, nor how long each step holds up whoever asks for it."""
+    if isinstance(value, Iterator):
+        raise Unencodable("the tool returned a generator; it has to return a list")
+    if levels and isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            if not isinstance(item, _PLAIN):
+                _refuse_generators(item, levels - 1)
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -136,13 +151,13 @@ def _dump(value: Any) -> str:
         quick = msgspec.json.encode(value)
         if b"null" not in quick:
             return quick.decode()
-    except (OverflowError, UnicodeEncodeError):
-        # A whole number beyond 64 bits, or half of a surrogate pair: below.
+    except (OverflowError, ValueError):
+        # A whole number beyond 64 bits or 4300 digits, or half of a surrogate pair: below.
         pass
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        text = json.dumps(_named_numbers(value), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(_told_numbers(value), ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -151,13 +166,16 @@ def _dump(value: Any) -> str:
     return text
 
 
-def _named_numbers(value: Any) -> Any:
+def _told_numbers(value: Any) -> Any:
+    """The value with words for numbers that JSON does not have, or that nobody writes out."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"a whole number of {value.bit_length()} bits"
     if isinstance(value, dict):
-        return {key: _named_numbers(item) for key, item in value.items()}
+        return {key: _told_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_named_numbers(item) for item in value]
+        return [_told_numbers(item) for item in value]
     return value
 
 

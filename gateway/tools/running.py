@@ -13,14 +13,14 @@ from typing import Any
 from gateway.chat.blocks import ToolCall
 from gateway.clock import Clock
 from gateway.tools.errand import Errand, ended_by
-from gateway.tools.guards.attempts import Attempts, TimedOut, TimedOutUnknown, Unreached
+from gateway.tools.guards.attempts import AnsweredUnknown, Attempts, TimedOut, TimedOutUnknown, Unreached
 from gateway.tools.guards.breakers import Breakers
 from gateway.tools.guards.cache import ResultCache
 from gateway.tools.guards.condensed import condensed
 from gateway.tools.guards.kept import KeptResults
 from gateway.tools.guards.paging import READ_RESULT, page
 from gateway.tools.guards.presented import presented
-from gateway.tools.outcome import CallFailed, Done, Outcome, OutcomeUnknown
+from gateway.tools.outcome import CallFailed, Done, NotBegun, Outcome, OutcomeUnknown
 from gateway.tools.result import Shown, Unencodable, success
 from gateway.tools.spec import InvalidArguments, ToolContext, ToolFatal, ToolRetry, ToolSpec
 
@@ -87,7 +87,9 @@ class Running:
         late = isinstance(error, TimedOut | TimedOutUnknown)
         if late:
             errand.decided(call, "timeout", "expired")
-        if late or isinstance(error, Unreached | OutcomeUnknown):
+        if isinstance(error, NotBegun):
+            self.breakers.left(spec, digest)
+        elif late or (isinstance(error, Unreached | OutcomeUnknown) and not isinstance(error, AnsweredUnknown)):
             limit = errand.registry.config.breaker_failures
             if self.breakers.failed(spec, digest, limit, server=not late):
                 errand.decided(call, "breaker", "opened")

@@ -53,7 +53,7 @@ def read_arguments(text: str | None) -> tuple[dict[str, Any], bool]:
         return {}, salvaged
     if not isinstance(value, dict):
         raise InvalidArguments(f"the arguments must be a JSON object, got {_kind(value)}")
-    _refuse_half_characters(value)
+    _refuse_untold(value)
     return value, salvaged
 
 
@@ -84,11 +84,14 @@ def _kind(value: Any) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def _refuse_half_characters(value: Any) -> None:
+def _refuse_untold(value: Any) -> None:
+    """What JSON cannot say again: half characters, and numbers that became infinite when they were read."""
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         raise InvalidArguments("the arguments contain half of a surrogate pair (\\ud800 to \\udfff)") from None
+    except ValueError:
+        raise InvalidArguments("the arguments contain a number that is too large (beyond 1.8e308)") from None
 
 
 def _lenient(text: str) -> dict[str, Any]:

@@ -20,6 +20,10 @@ MAX_WORKING = 16
 MAX_ABANDONED = 48
 
 
+class NoThread(Exception):
+    """Every slot was taken for as long as the caller could wait: the function was not called."""
+
+
 class Threads:
     """Runs plain functions beside the event loop, in daemon threads of its own: the loop's default executor, which
     resolves names, stays free.
@@ -42,6 +46,22 @@ class Threads:
         slot as long as fewer than `max_abandoned` are left behind.
         """
         await self._slots.acquire()
+        return await self._run(function, args, kwargs)
+
+    async def run_within(self, wait_s: float, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """As `run`, but waits for a free slot `wait_s` seconds at most.
+
+        Raises:
+            NoThread: there was none.
+        """
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise NoThread from None
+        return await self._run(function, args, kwargs)
+
+    async def _run(self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()

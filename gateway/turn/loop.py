@@ -171,7 +171,6 @@ class TurnLoop:
         if uncertain := [f"`{name}`" for name in sorted(started) if turn.offered[name].writes]:
             reason = f"{reason}; whether {', '.join(uncertain)} took effect is not known"
         progress.stopped = reason
-        progress.theirs = ()
         if progress.stream.broken_off is not None:
             progress.said.append(progress.stream.broken_off.text)
         progress.over = True

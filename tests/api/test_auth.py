@@ -52,7 +52,7 @@ def test_wishes_are_read() -> None:
         x_gateway_tags="eu, gold%20plus,,",
         x_gateway_session="s1",
         x_gateway_tools="look, now",
-        x_gateway_deadline_ms="1500",
+        x_gateway_deadline_ms="1500 ",
         x_gateway_fallbacks="none",
     )
     principal, wishes = read_headers(sent, KEYS, 0)

@@ -22,6 +22,7 @@ TOOLS = Tools(
             {"properties": {"amount": {"type": "integer"}, "to": {"type": "string"}}, "required": ["amount", "to"]},
         ),
         Tool("now", "", {}),
+        Tool("empty", "", {}),
         Tool("sql", "", {}, custom=True),
     ]
 )
@@ -49,6 +50,8 @@ def _parsed(text: str) -> Any:
 
 X: Any = ("lookup", {"what": "x"})
 JSON = '{"what": "x"}'
+QUOTED = f"So:\n```\nThought: hm\nAction: lookup\nAction Input: {JSON}\n```\nDone."
+NOTES = "Notes:\n- Observation: sales rose\n- Thought: good\n- Action: now\nEnd."
 CASES: dict[str, tuple[str, tuple[str, str, list[Any]]]] = {
     "plain text is the answer": ("It is 42.\n\nReally.\n", ("It is 42.\n\nReally.\n", "", [])),
     "an answer": ("Thought: I know it.\nFinal Answer: It is 42.", ("It is 42.", "I know it.", [])),
@@ -93,6 +96,14 @@ CASES: dict[str, tuple[str, tuple[str, str, list[Any]]]] = {
         ("", "", [("lookup", '{"what": "a\nAction: now\nObservation: b"}')]),
     ),
     "no action": ("Thought: hm\nAction: None\nFinal Answer: 42", ("42", "hm", [])),
+    "no action and no input": ("Thought: hm\nAction: None\nAction Input: None\n\nFinal Answer: 42", ("42", "hm", [])),
+    "no action and nothing seen": ("Action: N/A\nAction Input: {}\nObservation: N/A\nFinal Answer: 42", ("42", "", [])),
+    "a tool that is named like none": ("Action: empty", ("", "", [("empty", {})])),
+    "traditional characters": (f"思考：要查\n動作：lookup\n動作輸入：{JSON}", ("", "要查", [X])),
+    "an answer in traditional characters": ("最終答案：四十二。", ("四十二。", "", [])),
+    "an answer that quotes the protocol": (f"Final Answer: {QUOTED}", (QUOTED, "", [])),
+    "an answer with a list of its own": (f"Final Answer: {NOTES}", (NOTES, "", [])),
+    "text with a heading of its own": ("**Observation:** it is blue.\nEnd", ("**Observation:** it is blue.\nEnd", "", [])),
     "only a thought": ("Thought: Hello there!", ("Hello there!", "Hello there!", [])),
     "a thinking model": (f"<think>\nhm Action: now\n</think>\nAction: lookup\nAction Input: {JSON}", ("", "hm Action: now", [X])),
     "a thinking model's answer": ("<think>hm</think>\n\nIt is 42.", ("It is 42.", "hm", [])),
@@ -138,7 +149,7 @@ WORDS = [
         "观察：",
     ),
     *("lookup", "now", "nothing", JSON, '{"what": "', "x", "\n", "\n\n", " ", "```", "```json", "**", "<think>"),
-    *("</think>", "Act", "Final", "None", "(", ")", "{", "}", '"', "."),
+    *("- ", "Action: None", "</think>", "Act", "Final", "None", "(", ")", "{", "}", '"', "."),
 ]
 
 

@@ -75,6 +75,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return {"content": [{"type": "image", "data": PIXEL, "mimeType": "image/png"}]}
     if name == "empty":
         return {"content": []}
+    if name == "odd":
+        return {"content": 5}
     if name == "die":
         sys.stderr.write("about to die\n")
         sys.stderr.flush()
@@ -100,6 +102,10 @@ def answer(message: dict[str, Any]) -> None:
     elif method == "tools/list":
         result = {"tools": OWN + further()}
     elif method == "tools/call":
+        if params["name"] == "break":
+            # The code that the SDK itself uses for a connection that has ended.
+            send({"id": message["id"], "error": {"code": -32000, "message": "disk full"}})
+            return
         result = call(params["name"], params.get("arguments", {}))
     else:
         send({"id": message["id"], "error": {"code": -32601, "message": "Method not found"}})

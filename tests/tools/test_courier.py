@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,9 +17,11 @@ from gateway.observe.events import Recorder
 from gateway.tools.guards.paging import READ_RESULT
 from gateway.tools.guards.remembered import Remembered
 from gateway.tools.outcome import Outcome
+from gateway.tools.providers.python import PythonProvider
 from gateway.tools.spec import InvalidArguments, ToolContext, ToolFatal, ToolRetry
+from gateway.tools.threads import Threads
 from tests.tools.recording_provider import RecordingProvider, spec
-from tests.tools.workshop import Workshop, context, open_workshop, plugin
+from tests.tools.workshop import Workshop, context, open_workshop, plugin, write_plugin
 
 NUMBER: Mapping[str, Any] = {
     "type": "object",
@@ -360,7 +363,25 @@ async def leave_async() -> None:
     "Exit."
     raise SystemExit(3)
 
-def register(registry): registry.add(slow, hungry, quick, leave, leave_async)
+@tool
+async def give_up() -> None:
+    "Stop."
+    raise GeneratorExit
+
+class Speechless(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+@tool
+async def speechless() -> None:
+    "Fail."
+    raise Speechless
+
+@tool(writes=True, timeout_s=0.3)
+def pay() -> None:
+    "Pay."
+
+def register(registry): registry.add(slow, hungry, quick, leave, leave_async, give_up, speechless, pay)
 """
 
 
@@ -396,6 +417,27 @@ async def test_a_tool_that_exits_ends_its_call_and_not_the_gateway(tmp_path: Pat
     async with plugin(tmp_path, BLOCKING) as workshop:
         for name in ("leave", "leave_async"):
             assert "SystemExit" in error(await workshop.call(name, "{}"))
+
+
+async def test_an_exception_that_passes_handlers_or_cannot_be_told_ends_its_call(tmp_path: Path) -> None:
+    async with plugin(tmp_path, BLOCKING) as workshop:
+        assert error(await workshop.call("give_up", "{}")) == "`give_up` failed: GeneratorExit"
+        assert error(await workshop.call("speechless", "{}")) == "Speechless"
+
+
+async def test_a_writing_tool_that_found_no_thread_was_surely_not_called(tmp_path: Path) -> None:
+    write_plugin(tmp_path, BLOCKING)
+    threads = Threads(max_working=1)
+    release = threading.Event()
+    async with open_workshop([PythonProvider([tmp_path], threads=threads)], breaker_failures=1) as workshop:
+        taken = asyncio.create_task(threads.run(release.wait, 20))
+        await asyncio.sleep(0)
+        outcome = await workshop.call("pay", "{}")
+        assert "was not called" in error(outcome)
+        assert "not known" not in error(outcome)
+        release.set()
+        await taken
+        assert (await workshop.call("pay", "{}")).ok
 
 
 async def test_b042_a_handle_is_good_in_its_conversation_and_for_its_owner() -> None:

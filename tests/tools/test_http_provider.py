@@ -339,6 +339,32 @@ async def test_a_payment_whose_answer_is_lost_is_made_once_and_said_to_be_uncert
             assert len(far.requests) == 1
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        body(b"x" * 2_100_000, headers={"content-type": "text/plain"}),
+        body({}, headers={"content-encoding": "br"}),
+        body(b"", status=303, headers={"location": "http://169.254.169.254/latest"}),
+        # Nobody listens there: the second request was not sent, the first one was.
+        body(b"", status=303, headers={"location": "http://127.0.0.1:1/"}),
+    ],
+)
+async def test_b041_a_payment_whose_answer_cannot_be_used_was_no_failure(reply: Reply) -> None:
+    async with ScriptedUpstream(reply, then=body({"paid": 1})) as far:
+        guard = OutboundGuard(OutboundConfig(allow_private=("127.0.0.1",)))
+        shop = HttpProvider("shop", service(far.base_url), guard, timeout_s=10, retries=2)
+        async with open_workshop([shop], backoff_s=0, breaker_failures=1) as workshop:
+            outcome = await workshop.call("pay", {"amount": 1})
+            assert "whether it took effect is not known" in str(outcome.error)
+            assert len(far.requests) == 1
+
+
+async def test_what_a_service_answers_a_payment_with_need_not_be_text() -> None:
+    async with provider(body(b"%PDF", headers={"content-type": "application/pdf"})) as (made, _):
+        answered = await made.call("pay", {"amount": 1}, context())
+    assert answered == {"status": 200, "note": "it answered with application/pdf, which is not shown"}
+
+
 @pytest.mark.parametrize("reply", [hang_up(), body({}, status=503)])
 async def test_what_only_reads_is_asked_again(reply: Reply) -> None:
     """B041."""

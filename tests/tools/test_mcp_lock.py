@@ -109,7 +109,7 @@ def test_offline_the_lock_has_the_tools_and_no_server_is_started(
     assert site.run("check", "--offline", "--strict") == 0
     site.config.write_text(site.config.read_text().replace("docs__notes", "docs__nodes"))
     assert site.run("check", "--offline") == 1
-    assert "there is no tool `docs__nodes`; there are docs__notes" in capsys.readouterr().err
+    assert "there is no tool `docs__nodes`; did you mean `docs__notes`?" in capsys.readouterr().err
     assert lines(site.state, "starts") == starts
 
 

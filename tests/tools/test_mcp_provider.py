@@ -56,6 +56,29 @@ async def test_b035_a_failed_call_never_looks_like_a_success(docs: McpProvider) 
         await docs.call("docs__fail", {}, context())
 
 
+async def test_an_error_of_the_server_is_no_lost_connection_whatever_its_code(store: Shop, tmp_path: Path) -> None:
+    offer(tmp_path, remote("break", "Break."), remote("odd", "Answer oddly."))
+    async with open_workshop([store.provider("docs")], breaker_failures=1) as workshop:
+        assert (await workshop.call("docs__break")).error == "disk full"
+        odd = await workshop.call("docs__odd")
+        assert "whether it took effect is not known" in str(odd.error)
+        assert await workshop.result("docs__echo", text="still there") == "still there"
+
+
+async def test_a_tool_that_breaks_the_protocol_costs_nobody_the_others(store: Shop, tmp_path: Path) -> None:
+    offer(
+        tmp_path,
+        {"name": "untyped", "inputSchema": {}, "outputSchema": {}},
+        {"name": "bare"},
+        {"name": "wrong", "inputSchema": {"type": "string"}},
+        {"inputSchema": {"type": "object"}},
+    )
+    names = {spec.remote_name: spec for spec in await store.provider("docs").list()}
+    assert {"echo", "untyped", "bare"} <= names.keys()
+    assert "wrong" not in names
+    assert names["untyped"].parameters["type"] == "object"
+
+
 async def test_b035_parts_that_are_no_text_are_told_and_nothing_is_empty(docs: McpProvider) -> None:
     assert await docs.call("docs__parts", {}, context()) == [
         "first",

@@ -66,11 +66,6 @@ async def test_a_name_models_cannot_call_is_refused(name: str) -> None:
         await build(name)
 
 
-async def test_a_default_that_names_no_tool_is_refused() -> None:
-    with pytest.raises(ConfigError, match="there is no tool `b`"):
-        await build("a", default=("b",))
-
-
 async def test_every_problem_of_every_provider_is_reported_and_all_are_closed() -> None:
     one = RecordingProvider([spec("a"), spec("a", origin="later.py:9")], name="one")
     two = RecordingProvider([spec("b", parameters={"$ref": "#/nowhere"})], name="two")

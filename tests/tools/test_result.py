@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import itertools
 import json
 from typing import Any
 
@@ -107,6 +108,7 @@ class Data:
         (b"text", "text"),
         ("\ud83d\ude00 \ud800", "😀 \ufffd"),
         (10**30, 10**30),
+        ([10**5000], ["a whole number of 16610 bits"]),
         (None, None),
         ("", ""),
         ({1: 2}, {"1": 2}),
@@ -122,6 +124,8 @@ def test_values_without_a_json_form_are_a_clear_error() -> None:
     deep: Any = []
     for _ in range(5000):
         deep = [deep]
-    for value in (object(), b"\xff", circle, deep, {"f": len}):
+    # A generator may never end, and would hold up everybody.
+    endless = itertools.count()
+    for value in (object(), b"\xff", circle, deep, {"f": len}, (item for item in endless), {"a": [map(str, endless)]}):
         with pytest.raises(Unencodable, match="the tool returned"):
             to_json_value(value)

@@ -88,6 +88,7 @@ def test_b022_a_cut_list_is_an_error_and_a_complete_one_in_python_spelling_is_no
         ("{'e': '\\ud83d\\ude00'}", {"e": "😀"}),
         ('{"a": 1, "a": 2}', {"a": 2}),
         ('{"a": NaN}', None),
+        ('{"a": [1e999]}', None),
         ("{'a': Infinity}", None),
         ("{'a': 007}", None),
         ("{'a': undefined}", None),

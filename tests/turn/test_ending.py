@@ -161,14 +161,15 @@ async def test_half_a_client_call_is_no_call_when_the_time_is_over() -> None:
         assert on.sink.finishes == ["length"]
 
 
-async def test_client_s_calls_beside_one_that_did_not_end_are_not_handed_out() -> None:
-    stopped = asyncio.Event()
+@BOTH
+async def test_client_s_calls_beside_one_that_did_not_end_are_in_both_forms_of_the_answer(streamed: bool) -> None:
     backend = ScriptedBackend(calling(("look", "{}"), ("open_door", "{}")))
     door = {"type": "function", "function": {"name": "open_door", "parameters": {"type": "object"}}}
-    async with stage(backend, looking(functools.partial(forever, stopped)), turn_timeout_s=0.2) as on:
+    async with stage(backend, looking(functools.partial(forever, asyncio.Event())), turn_timeout_s=0.2) as on:
         async with asyncio.timeout(5):
-            seen = await on.answer(streamed=False, tools=[door])
-        assert (seen.calls, seen.finish) == ([], "length")
+            seen = await on.answer(streamed=streamed, tools=[door])
+        # A stream has shown them by then.
+        assert (seen.calls, seen.finish) == ([("open_door", "{}")], "length")
 
 
 # --- what the model is told about a round --------------------------------------------------------------------------

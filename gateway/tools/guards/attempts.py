@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.clock import Clock
-from gateway.tools.outcome import CallFailed, OutcomeUnknown, TransportFailed, words_of
+from gateway.tools.outcome import AnswerUnreadable, CallFailed, OutcomeUnknown, TransportFailed, words_of
 from gateway.tools.spec import InvalidArguments, ToolFatal, ToolRetry, ToolSpec
 
 # How long a tool may take to notice that it was cancelled; after that it is left behind, and nobody waits for it.
@@ -31,6 +31,10 @@ class TimedOut(CallFailed):
 
 class TimedOutUnknown(OutcomeUnknown):
     """A writing tool did not answer in its time."""
+
+
+class AnsweredUnknown(OutcomeUnknown):
+    """A writing tool's far side is there, and its answer cannot be used."""
 
 
 class Attempts:
@@ -64,7 +68,8 @@ class Attempts:
             told: hears of each further attempt: its number, the seconds before it, and why.
 
         Raises:
-            OutcomeUnknown: a writing tool's connection broke, or its time was over; it is never asked again.
+            OutcomeUnknown: a writing tool's connection broke, its time was over, or its answer cannot be used; it is never asked
+                again.
             Unreached: the connection failed.
             TimedOut: a reading tool's time was over.
             CallFailed: the tool raised something else.
@@ -82,6 +87,10 @@ class Attempts:
                 if attempt == spec.retries or self._clock.monotonic() + wait_s >= deadline:
                     raise Unreached(words_of(error)) from error
                 told(attempt + 2, wait_s, words_of(error))
+            except AnswerUnreadable as error:
+                if spec.writes:
+                    raise AnsweredUnknown(f"{error}; whether it took effect is not known") from error
+                raise
             except (ToolFatal, ToolRetry, InvalidArguments, CallFailed):
                 raise
             except Exception as error:
@@ -108,6 +117,10 @@ class Attempts:
             raise TimedOut(said)
         if task.cancelled():
             raise CallFailed(f"`{spec.name}` was cancelled from within")
+        error = task.exception()
+        if error is not None and not isinstance(error, Exception):
+            # A GeneratorExit, which no coroutine can hold back, would pass every handler of the turn.
+            raise CallFailed(f"`{spec.name}` failed: {words_of(error)}") from error
         return task.result()
 
     async def stop(self, task: asyncio.Future[Any]) -> None:

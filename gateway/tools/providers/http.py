@@ -7,6 +7,7 @@ addresses it may go to is the outbound guard's.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from gateway.errors import ConfigError, Problem
 from gateway.security.outbound import Fetched, OutboundFailed, OutboundGuard, OutboundRefused
 from gateway.tools.decorator import deletes_by_name
 from gateway.tools.names import callable_name
-from gateway.tools.outcome import CallFailed, TransportFailed
+from gateway.tools.outcome import AnswerUnreadable, CallFailed, TransportFailed
 from gateway.tools.provider import Hook
 from gateway.tools.providers.http_operation import Operation, described_operations
 from gateway.tools.providers.http_request import build_request
@@ -115,7 +116,7 @@ class HttpProvider:
 
         Raises:
             InvalidArguments: a value cannot stand where it belongs in the request.
-            CallFailed: the service refused, or the outbound guard did.
+            CallFailed: the service refused, or the outbound guard did; `AnswerUnreadable` where the service had taken it.
             TransportFailed: the service could not be reached, or failed.
         """
         operation = self._operations[name]
@@ -138,11 +139,13 @@ class HttpProvider:
                 timeout_s=operation.timeout_s or self._timeout_s,
             )
         except OutboundRefused as refused:
+            if refused.answered:
+                raise AnswerUnreadable(f"the answer of `{name}` was refused: {refused}") from refused
             raise CallFailed(f"`{name}` was not reached: {refused}") from refused
         except OutboundFailed as failed:
             how = "did not answer" if failed.sent else "was not reached"
             raise TransportFailed(f"`{name}` {how}: {failed}", processed=failed.sent) from failed
-        return await self._result(name, answer, secrets)
+        return await self._result(operation, answer, secrets)
 
     async def probe(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> tuple[bool, Any]:  # noqa: ARG002
         """Never asked: no operation is probed."""
@@ -188,12 +191,15 @@ class HttpProvider:
             implementation=hashlib.sha256(msgspec.json.encode(decides)).hexdigest(),
         )
 
-    async def _result(self, name: str, answer: Fetched, secrets: Secrets) -> Any:
-        status = answer.status
+    async def _result(self, operation: Operation, answer: Fetched, secrets: Secrets) -> Any:
+        name, status = operation.name, answer.status
         heavy = len(answer.content) > _HEAVY_BYTES
         value = await asyncio.to_thread(_value, answer, secrets) if heavy else _value(answer, secrets)
         if 200 <= status < 300:
             if isinstance(value, _NoText):
+                if operation.writes:
+                    # What it was called for has happened all the same.
+                    return {"status": status, "note": f"it answered with {value.kind}, which is not shown"}
                 raise CallFailed(f"`{name}` answered with {value.kind}, which is no text")
             return {"status": status} if value is None else value
         said = f"`{name}` answered {status}{_words(value)}"
@@ -210,10 +216,12 @@ def _value(answer: Fetched, secrets: Secrets) -> Any:
     """The body as a JSON value: what JSON says, else its text; None where there is none."""
     if not answer.content.strip():
         return None
+    # Some write a mark of the byte order in front, which JSON does not have.
+    content = answer.content.removeprefix(codecs.BOM_UTF8)
     kind = answer.content_type
     if kind.endswith(("/json", "+json")) or not kind:
         try:
-            return secrets.hidden(msgspec.json.decode(answer.content))
+            return secrets.hidden(msgspec.json.decode(content))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             # It says JSON and is none: the model may still make sense of it.
             return secrets.hidden(answer.text)

@@ -20,8 +20,9 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 
 from gateway import __version__
-from gateway.tools.outcome import CallFailed, TransportFailed
+from gateway.tools.outcome import AnswerUnreadable, CallFailed, TransportFailed
 from gateway.tools.providers.mcp_http import BROKEN, NOT_SENT, REFUSED
+from gateway.tools.providers.mcp_mending import usable_tools
 from gateway.tools.providers.mcp_result import value_of
 from gateway.tools.providers.mcp_sdk import SessionGone
 from gateway.tools.remote import RemoteTool
@@ -54,6 +55,7 @@ class McpLink:
         self._streams = streams
         self._changed = changed
         self._leave = asyncio.Event()
+        self._mends = False
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -78,6 +80,17 @@ class McpLink:
             TransportFailed: it did not list them.
         """
         client = self._asked()
+        try:
+            return await self._all_pages(client)
+        except pydantic.ValidationError:
+            # One tool that is wrong breaks the whole page: from now on each is looked at by itself.
+            self._mends = True
+        try:
+            return await self._all_pages(client)
+        except pydantic.ValidationError as error:
+            raise TransportFailed("its list of tools is not what the protocol allows") from error
+
+    async def _all_pages(self, client: Client) -> tuple[RemoteTool, ...]:
         found: list[RemoteTool] = []
         cursor: str | None = None
         try:
@@ -91,8 +104,6 @@ class McpLink:
             raise _as_transport(error) from error
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise TransportFailed("the connection to the server ended", processed=False) from error
-        except pydantic.ValidationError as error:
-            raise TransportFailed("its list of tools is not what the protocol allows") from error
         return tuple(found[:_MAX_TOOLS])
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -101,7 +112,8 @@ class McpLink:
         Raises:
             TransportFailed: the session or the server ended, or never took the call.
             InvalidArguments: the server finds fault with the arguments.
-            CallFailed: the tool failed, or answered what the protocol does not allow.
+            AnswerUnreadable: it answered what the protocol, or its own output schema, does not allow.
+            CallFailed: the tool failed.
         """
         client = self._asked()
         try:
@@ -110,7 +122,7 @@ class McpLink:
             raise _meant(error) from error
         except (pydantic.ValidationError, RuntimeError) as error:
             # RuntimeError: what came is not what the tool's own output schema promises, or asks for more input.
-            raise CallFailed("the server's answer is not what its tool promises") from error
+            raise AnswerUnreadable("the server's answer is not what its tool promises") from error
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise TransportFailed("the connection to the server ended") from error
         return value_of(result)
@@ -132,7 +144,7 @@ class McpLink:
 
     async def _live(self, opened: asyncio.Future[None]) -> None:
         implementation = types.Implementation(name="hermes-gateway", version=__version__)
-        transport = _Watched(self._streams(), self.gone)
+        transport = _Watched(self._streams(), self.gone, self._mend)
         client = Client(transport, client_info=implementation, cache=None, message_handler=self._heard)
         try:
             async with client:
@@ -148,6 +160,12 @@ class McpLink:
             self._client = None
             if not opened.done():
                 opened.set_exception(TransportFailed("the session ended while it began", processed=False))
+
+    def _mend(self, received: Any) -> None:
+        """Leave out of a list of tools what would make it unreadable."""
+        answer = getattr(getattr(received, "message", None), "result", None)
+        if self._mends and isinstance(answer, dict) and isinstance(answer.get("tools"), list):
+            answer["tools"] = usable_tools(self._name, answer["tools"])
 
     async def _until_over(self, client: Client) -> None:
         waiting = {asyncio.ensure_future(self._leave.wait()), asyncio.ensure_future(self.gone.wait())}
@@ -179,15 +197,18 @@ class McpLink:
 
 
 class _Watched:
-    """A transport that says when nothing can come from it any more."""
+    """A transport that says when nothing can come from it any more, and shows what comes before the SDK sees it."""
 
-    def __init__(self, inner: AbstractAsyncContextManager[tuple[Any, Any]], gone: asyncio.Event) -> None:
+    def __init__(
+        self, inner: AbstractAsyncContextManager[tuple[Any, Any]], gone: asyncio.Event, seen: Callable[[Any], None]
+    ) -> None:
         self._inner = inner
         self._gone = gone
+        self._seen = seen
 
     async def __aenter__(self) -> tuple[Any, Any]:
         read, write = await self._inner.__aenter__()
-        return _WatchedStream(read, self._gone), write
+        return _WatchedStream(read, self._gone, self._seen), write
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -196,9 +217,10 @@ class _Watched:
 
 
 class _WatchedStream:
-    def __init__(self, inner: Any, gone: asyncio.Event) -> None:
+    def __init__(self, inner: Any, gone: asyncio.Event, seen: Callable[[Any], None]) -> None:
         self._inner = inner
         self._gone = gone
+        self._seen = seen
 
     @property
     def last_context(self) -> Any:
@@ -206,10 +228,12 @@ class _WatchedStream:
 
     async def receive(self) -> Any:
         try:
-            return await self._inner.receive()
+            received = await self._inner.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._gone.set()
             raise
+        self._seen(received)
+        return received
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -246,11 +270,15 @@ def _tool(tool: types.Tool) -> RemoteTool:
     )
 
 
+# The SDK's own words. Servers use the same code, the first of those that are theirs, for whatever goes wrong there.
+_CLOSED: Final = ("Connection closed", "SSE stream ended")
+
+
 def _meant(error: MCPError) -> Exception:
     """An error answer by what it means for who called."""
     text = str(error) or f"error {error.code}"
     match error.code:
-        case types.CONNECTION_CLOSED:
+        case types.CONNECTION_CLOSED if text.startswith(_CLOSED):
             return TransportFailed("the connection to the server ended before it answered")
         case types.INVALID_REQUEST if text == "Session terminated":
             return SessionGone()

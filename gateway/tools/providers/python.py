@@ -16,6 +16,7 @@ from typing import Any
 
 from gateway.errors import ConfigError, Problem
 from gateway.tools.decorator import DEFAULT_TIMEOUT_S, Declaration, Tools, declared_in
+from gateway.tools.outcome import NotBegun
 from gateway.tools.provider import HOOK_NAMES, Hook
 from gateway.tools.providers.brought import BroughtProvider, faults
 from gateway.tools.providers.contained import contained
@@ -24,10 +25,12 @@ from gateway.tools.providers.plugin_files import PluginFiles, problem_in
 from gateway.tools.schema import Signature, Unreadable, read_output, read_signature
 from gateway.tools.sources import told
 from gateway.tools.spec import ToolContext, ToolSpec, make_spec
-from gateway.tools.threads import Threads
+from gateway.tools.threads import NoThread, Threads
 
 # Long enough for the largest libraries on a slow disk. A plugin that never ends must not keep every later reload waiting.
 IMPORT_S = 120.0
+# How much of its time a plain function may wait for a thread: what is given up before it began has surely not happened.
+_WAITS = 0.8
 # How hooks' names begin; whatever else begins like that is taken for a misspelt one.
 _HOOK_BEGINNINGS = ("before_", "after_", "on_")
 # Who calls a tool when its self-check is a call of its own.
@@ -162,11 +165,25 @@ class PythonProvider:
         return tuple(problems)
 
     async def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> Any:
-        """Call the function: async ones on the loop, plain ones in a thread."""
+        """Call the function: async ones on the loop, plain ones in a thread.
+
+        Raises:
+            NotBegun: no thread was free for most of the tool's time; it was not called.
+            Exception: whatever the tool raises.
+        """
         assert self._tools is not None, "list() or open() comes first"
         chosen = self._tools[name]
         bound = chosen.signature.bind(arguments, replace(context, resources=self._resources))
-        return await self._run(chosen.declaration.function, bound, is_async=chosen.is_async)
+        if chosen.is_async:
+            return await self._run(chosen.declaration.function, bound, is_async=True)
+        try:
+            wait_s = chosen.spec.timeout_s * _WAITS
+            value = await self._threads.run_within(wait_s, chosen.declaration.function, **bound)
+        except NoThread as error:
+            raise NotBegun(
+                f"`{name}` was not called: too many tools that block are running; try again later"
+            ) from error
+        return await value if inspect.isawaitable(value) else value
 
     async def probe(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> tuple[bool, Any]:
         """Ask the tool's own probe; None means that it did not happen."""
@@ -177,7 +194,13 @@ class PythonProvider:
         # Whoever asks about a payment may not need all that making it needs.
         wanted = inspect.signature(function).parameters
         whole = chosen.signature.bind(arguments, replace(context, resources=self._resources))
-        bound = {key: value for key, value in whole.items() if key in wanted}
+        # What the model left out is what the tool itself takes it for.
+        defaults = {
+            key: parameter.default
+            for key, parameter in inspect.signature(chosen.declaration.function).parameters.items()
+            if parameter.default is not parameter.empty
+        }
+        bound = {key: value for key, value in {**defaults, **whole}.items() if key in wanted}
         value = await self._run(function, bound, is_async=inspect.iscoroutinefunction(function))
         return value is not None, value
 
