@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from gateway.backends.attempts import Tier
@@ -230,11 +231,20 @@ class Builder:
                 retries=config.tools.retries,
                 resources={"outbound": guard},
                 threads=self.threads,
+                named_at=[
+                    bundle.problem(("tools", "plugins", index), "") for index in range(len(config.tools.plugins))
+                ],
             )
         ]
         providers += [
             HttpProvider(
-                name, service, guard, timeout_s=config.tools.timeout_s, retries=config.tools.retries, root=self.root
+                name,
+                service,
+                guard,
+                timeout_s=config.tools.timeout_s,
+                retries=config.tools.retries,
+                root=self.root,
+                place=partial(_service_place, bundle, name),
             )
             for name, service in config.tools.http.items()
         ]
@@ -382,6 +392,11 @@ def refuse_open_gateway(snapshot: Snapshot) -> None:
     reason = snapshot.keys.refuse_to_start
     if reason is not None:
         raise ConfigError((Problem("keys", 0, reason),))
+
+
+def _service_place(bundle: Bundle, service: str, path: tuple[str, ...]) -> Problem:
+    """Where a key of an HTTP service stands."""
+    return bundle.problem(("tools", "http", service, *path), "")
 
 
 def _is_remote(encoder: object) -> bool:

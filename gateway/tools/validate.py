@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema_rs
 
+from gateway.tools.salvage import strict_value
 from gateway.tools.spec import InvalidArguments
 
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
@@ -149,7 +150,7 @@ def _from_text(text: str, types: frozenset[str]) -> Any:
         return float(bare)
     if types & {"array", "object"} and bare[:1] in {"[", "{"}:
         try:
-            value = json.loads(bare)
+            value = strict_value(bare)
         except (ValueError, RecursionError):
             return text
         return value if _type_of(value) in types else text

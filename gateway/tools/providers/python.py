@@ -62,6 +62,7 @@ class PythonProvider:
         resources: Mapping[str, Any] | None = None,
         threads: Threads | None = None,
         import_timeout_s: float = IMPORT_S,
+        named_at: Sequence[Problem] = (),
     ) -> None:
         """Nothing is read yet.
 
@@ -72,9 +73,10 @@ class PythonProvider:
             resources: what the gateway itself gives to tools, by name.
             threads: where plain functions run; one's own by default.
             import_timeout_s: seconds that importing all plugins may take.
+            named_at: where each place is configured, as a problem without words.
         """
         self._import_timeout_s = import_timeout_s
-        self._files = PluginFiles(places)
+        self._files = PluginFiles(places, named_at)
         self._timeout_s = timeout_s
         self._retries = retries
         self._resources = dict(resources or {})
