@@ -42,7 +42,9 @@ class ArgumentValidator:
                 self._schema, pattern_options=jsonschema_rs.RegexOptions(), offline=True
             )
         except (ValueError, jsonschema_rs.ReferencingError) as error:
-            raise SchemaInvalid(str(error).split("\n", 1)[0]) from error
+            text = str(error).split("\n", 1)[0]
+            path = ".".join(map(str, getattr(error, "instance_path", ())))
+            raise SchemaInvalid(f"`{path}`: {text}" if path else text) from error
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments, coerced where nothing is lost: "5" to 5, 5.0 to 5, "true" to true, null for an optional to none.

@@ -259,6 +259,12 @@ class PythonProvider:
             register(tools)
         except BaseException as error:  # noqa: BLE001 - foreign code in a thread: whatever it raises is a problem of its file
             problems.append(problem_in(Path(module.__file__), error))
+        else:
+            problems.extend(
+                Problem(each.file, each.line, f"tool `{each.name}` is never added: `register` does not add it")
+                for each in declared_in(module)
+                if each.function not in tools.added
+            )
         problems.extend(tools.problems)
         source = _source_hash(Path(module.__file__))
         for provider in tools.providers:

@@ -61,7 +61,7 @@ async def test_who_leaves_before_its_turn_has_not_called() -> None:
     limit = ToolLimitConfig(per_min=1)
     gate = asyncio.Event()
 
-    async def wait(_: float) -> None:
+    async def wait(seconds: float) -> None:
         await gate.wait()
 
     async def call() -> None:
