@@ -24,6 +24,7 @@ from gateway.api.edge import Edge
 from gateway.api.effects import effects_endpoints
 from gateway.api.errors import describe
 from gateway.api.health import health_endpoints
+from gateway.api.keys import keys_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
 from gateway.api.route import route_endpoints
@@ -48,6 +49,7 @@ from gateway.observe.logging import LogSubscriber, configure_logging
 from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.trace import TraceWriter
+from gateway.security.key_book import KeyBook
 from gateway.settings import Settings
 from gateway.store.answers import MemoryAnswers
 from gateway.store.bundles import MemoryBundles
@@ -113,7 +115,9 @@ async def open_gateway(
     """
     clock = clock or SystemClock()
     async with contextlib.AsyncExitStack() as stack:
-        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root)
+        book = KeyBook(clock)
+        stack.push_async_callback(book.close)
+        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root, book=book)
         stack.push_async_callback(builder.close)
         own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config
         alone = own.storage.redis is None
@@ -137,6 +141,8 @@ async def open_gateway(
         def adopt(snapshot: Snapshot) -> None:
             """What outlives versions takes over the new one's settings."""
             builder.prepare_backends()
+            if snapshot.keys.configured:
+                book.close_for_good()
             redactor.update(secrets_of(snapshot.config))
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
@@ -156,10 +162,11 @@ async def open_gateway(
             first, replica.build, builder.dismiss, clock, guard=replica.standing.refuse, took_over=adopt
         )
         stack.push_async_callback(versions.close)
-        refuse_open_gateway(first)
         store = SqlStore(first.config.storage.database)
         stack.push_async_callback(store.close)
         await store.open()
+        book.open(store.keys)
+        await refuse_open_gateway(first.keys)
         traces = TraceWriter(store, first.config.observe.traces, clock, redactor)
         stack.push_async_callback(traces.close)
         await traces.open()
@@ -221,6 +228,8 @@ async def open_gateway(
             replica,
             kept,
             store.traces,
+            store.keys,
+            book,
             together,
             settling,
             courier,
@@ -273,6 +282,7 @@ def create_app(services: Services) -> FastAPI:
         config_endpoints,
         traces_endpoints,
         effects_endpoints,
+        keys_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     app.include_router(models_endpoints(services))

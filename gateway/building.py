@@ -31,6 +31,7 @@ from gateway.routing.encoders.registry import Encoders
 from gateway.routing.fits import Fits
 from gateway.routing.linted import warnings_of
 from gateway.routing.rules import rule_mistakes
+from gateway.security.key_book import KeyBook
 from gateway.security.keys import KeyRing
 from gateway.security.outbound import OutboundGuard
 from gateway.security.outbound_gate import addresses_of
@@ -61,6 +62,7 @@ class Builder:
         host: the address the server is bound to.
         port: the port it listens on, or None for the file's; never reached by tools.
         offline: as in `prove`; such snapshots serve nobody.
+        book: the keys of the database, or None where there is none to ask.
 
     Attributes:
         root: what relative paths of the configuration start from.
@@ -79,6 +81,7 @@ class Builder:
         host: str | None = None,
         root: Path | None = None,
         offline: bool = False,
+        book: KeyBook | None = None,
     ) -> None:
         self._config_path = config_path
         self._routes_path = routes_path
@@ -95,6 +98,7 @@ class Builder:
         self.mcp = McpServers(self.root)
         self.lock_path = config_path.parent / LOCK_NAME
         self.told: tuple[Problem, ...] = ()
+        self._book = book
 
     async def read(self) -> Bundle:
         """What the files on disk say now, proved as far as files can be.
@@ -167,7 +171,15 @@ class Builder:
         self, generation: int, current: Snapshot | None, bundle: Bundle, *, prepared: bool, gated: bool = True
     ) -> Draft[Snapshot]:
         config = bundle.config
-        keys = KeyRing(config.keys, self._host or config.server.host)
+        keys = KeyRing(
+            config.keys,
+            self._host or config.server.host,
+            teams=config.teams,
+            book=self._book,
+            trusted_proxies=config.server.trusted_proxies,
+        )
+        if current is not None:
+            await refuse_open_gateway(keys)
         registry, servers = await self._registry(bundle)
         try:
             self.told = (
@@ -357,9 +369,13 @@ def _may_come(name: str, servers: Sequence[McpProvider]) -> bool:
     return any(fnmatchcase(name, pattern) for server in servers for pattern in server.absent)
 
 
-def refuse_open_gateway(snapshot: Snapshot) -> None:
-    """Raise `ConfigError` where this configuration would let anybody in."""
-    reason = snapshot.keys.refuse_to_start
+async def refuse_open_gateway(keys: KeyRing) -> None:
+    """Raise `ConfigError` where this configuration would let anybody in.
+
+    Raises:
+        StoreUnavailable: whether there ever was a key cannot be found out.
+    """
+    reason = await keys.refusal_to_start()
     if reason is not None:
         raise ConfigError((Problem("keys", 0, reason),))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.auth import read_headers
+from gateway.api.auth import for_user, read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
 from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
@@ -64,10 +64,13 @@ class ChatCompletions:
         principal: Principal | None = None
         try:
             snapshot = self._versions.serving
-            principal, wishes = read_headers(scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers)
+            principal, wishes = await read_headers(
+                scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers
+            )
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
             body = await read_body(scope, receive, limit_bytes)
             request = decode_request(body)
+            principal = for_user(principal, request.user)
         except ClientGone:
             return
         except GatewayError as error:

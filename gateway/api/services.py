@@ -10,7 +10,9 @@ from gateway.clock import Clock
 from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
 from gateway.errors import Draining
+from gateway.security.key_book import KeyBook
 from gateway.store.kept import KeptRoutes
+from gateway.store.key_records import Keys
 from gateway.store.store import Traces
 from gateway.tools.courier import Courier
 from gateway.tools.settling import Settling
@@ -39,6 +41,8 @@ class Services:
     replica: Replica[Snapshot]
     kept: KeptRoutes
     traces: Traces
+    keys: Keys
+    book: KeyBook
     together: Together
     settling: Settling
     courier: Courier

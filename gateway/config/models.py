@@ -7,6 +7,7 @@ Keys that this version does not serve are absent here, so that they are refused 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from pydantic_core import PydanticCustomError
 
 from gateway.config.http_tools import HttpServiceConfig
+from gateway.config.limits import (
+    Budgets,
+    CallerBudgets,
+    CallerLimits,
+    Limits,
+    OidcConfig,
+    PriceConfig,
+    Role,
+    TeamConfig,
+)
 from gateway.config.mcp_servers import McpServerConfig
 from gateway.config.section import Name, NonEmpty, Section
 
@@ -51,8 +62,21 @@ class ServerConfig(Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     body_limit_mb: float = Field(default=20, gt=0, description="Largest request body, in MiB.")
+    trusted_proxies: tuple[NonEmpty, ...] = Field(
+        default=(), description="Addresses and networks of proxies whose word on the client's address counts."
+    )
     turn_timeout_s: float = Field(default=300, gt=0)
     drain_s: float = Field(default=30, ge=0)
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            try:
+                ipaddress.ip_network(each)
+            except ValueError as error:
+                raise ValueError(f"{each!r} is no address and no network such as 10.0.0.0/8") from error
+        return value
 
 
 class StorageConfig(Section):
@@ -120,6 +144,9 @@ class BackendConfig(Section):
     max_concurrency: int | None = Field(default=None, ge=1)
     context_tokens: int | None = Field(default=None, ge=1)
     capabilities: Capabilities = Capabilities()
+    price: PriceConfig | Literal["free"] | None = Field(
+        default=None, description="What tokens cost. Default: what the price list of litellm says."
+    )
 
     @field_validator("provider")
     @classmethod
@@ -186,6 +213,7 @@ class ModelConfig(Section):
     fallbacks: tuple[Name, ...] = ()
     tools: tuple[NonEmpty, ...] | None = None
     cache: CacheConfig | None = None
+    limits: Limits = Limits()
 
     @field_validator("backends", mode="before")
     @classmethod
@@ -259,15 +287,21 @@ class ToolsConfig(Section):
     outbound: OutboundConfig = OutboundConfig()
 
 
+HeaderName = Annotated[str, AfterValidator(str.lower), StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+
+
 class StaticKey(Section):
     """A key that stands in the configuration itself."""
 
     key: NonEmpty = Field(repr=False)
-    roles: tuple[Literal["admin", "approver", "set_user", "set_tags", "metrics"], ...] = ()
+    team: Name | None = None
+    roles: tuple[Role, ...] = ()
     tags: tuple[NonEmpty, ...] = ()
     models: tuple[NonEmpty, ...] | None = None
     routes: tuple[NonEmpty, ...] | None = None
     tools: tuple[NonEmpty, ...] | None = None
+    limits: Limits = Limits()
+    budgets: Budgets = Budgets()
 
 
 class KeysConfig(Section):
@@ -276,6 +310,9 @@ class KeysConfig(Section):
     auth: Literal["auto", "required"] = "auto"
     admin_key: NonEmpty | None = Field(default=None, repr=False)
     static: dict[Name, StaticKey] = Field(default_factory=dict)
+    user_headers: tuple[HeaderName, ...] = ()
+    session_headers: tuple[HeaderName, ...] = ()
+    oidc: OidcConfig | None = None
 
 
 class LogConfig(Section):
@@ -323,6 +360,9 @@ class GatewayConfig(Section):
     router: RouterConfig
     tools: ToolsConfig = ToolsConfig()
     keys: KeysConfig = KeysConfig()
+    teams: dict[Name, TeamConfig] = Field(default_factory=dict)
+    limits: CallerLimits = CallerLimits()
+    budgets: CallerBudgets = CallerBudgets()
     idempotency: IdempotencyConfig = IdempotencyConfig()
     observe: ObserveConfig = ObserveConfig()
 
@@ -373,6 +413,7 @@ class RouteConfig(Section):
     max_rounds: int | None = Field(default=None, ge=0, le=100)
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
+    limits: Limits = Limits()
 
     @model_validator(mode="after")
     def _can_match(self) -> RouteConfig:

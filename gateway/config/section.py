@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -23,7 +23,8 @@ class Section(BaseModel):
         # Python counts `True` as 1, and pydantic with it.
         if isinstance(value, bool) and info.field_name is not None:
             wanted = cls.model_fields[info.field_name].annotation
-            kinds = {wanted, *get_args(wanted)}
+            parts = (wanted, *get_args(wanted))
+            kinds = {get_args(part)[0] if get_origin(part) is Annotated else part for part in parts}
             if bool not in kinds and kinds & {int, float}:
                 raise PydanticCustomError("int_type" if int in kinds else "float_type", "a truth value is no number")
         return value

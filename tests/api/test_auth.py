@@ -30,9 +30,9 @@ def scope(**headers: str) -> dict[str, Any]:
     return {"type": "http", "headers": named}
 
 
-def test_key_is_read_from_either_header() -> None:
+async def test_key_is_read_from_either_header() -> None:
     for headers in ({"authorization": "Bearer sk-app"}, {"x_api_key": "sk-app"}, {"authorization": "bearer  sk-app "}):
-        principal, wishes = read_headers(scope(**headers), KEYS, 0)
+        principal, wishes = await read_headers(scope(**headers), KEYS, 0)
         assert (principal.key_id, set(principal.tags)) == ("app", {"vip"})
         assert (wishes.tags, wishes.tools, wishes.deadline_s, wishes.session) == (frozenset(), None, None, None)
 
@@ -40,12 +40,12 @@ def test_key_is_read_from_either_header() -> None:
 @pytest.mark.parametrize(
     "headers", [{}, {"authorization": "Bearer sk-wrong"}, {"authorization": "sk-app"}, {"x_api_key": ""}]
 )
-def test_unknown_or_missing_key_is_refused(headers: dict[str, str]) -> None:
+async def test_unknown_or_missing_key_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(Unauthenticated):
-        read_headers(scope(**headers), KEYS, 0)
+        await read_headers(scope(**headers), KEYS, 0)
 
 
-def test_wishes_are_read() -> None:
+async def test_wishes_are_read() -> None:
     sent = scope(
         authorization="Bearer sk-front",
         x_gateway_user="J%C3%BCrgen",
@@ -55,7 +55,7 @@ def test_wishes_are_read() -> None:
         x_gateway_deadline_ms="1500",
         x_gateway_fallbacks="none",
     )
-    principal, wishes = read_headers(sent, KEYS, 0)
+    principal, wishes = await read_headers(sent, KEYS, 0)
     assert (principal.user, principal.owner) == ("Jürgen", "front/Jürgen")
     assert principal.roles == {"set_user", "set_tags", "metrics"}
     assert wishes.tags == {"eu", "gold plus"}
@@ -63,8 +63,8 @@ def test_wishes_are_read() -> None:
     assert (wishes.session, wishes.deadline_s) == ("s1", 1.5)
 
 
-def test_no_tools_can_be_wished_for() -> None:
-    _, wishes = read_headers(scope(authorization="Bearer sk-app", x_gateway_tools="none"), KEYS, 0)
+async def test_no_tools_can_be_wished_for() -> None:
+    _, wishes = await read_headers(scope(authorization="Bearer sk-app", x_gateway_tools="none"), KEYS, 0)
     assert wishes.tools == frozenset()
 
 
@@ -84,18 +84,18 @@ REFUSED: list[tuple[dict[str, str], type[GatewayError], str | None]] = [
 
 
 @pytest.mark.parametrize(("headers", "kind", "param"), REFUSED)
-def test_headers_that_cannot_be_honoured_are_refused(
+async def test_headers_that_cannot_be_honoured_are_refused(
     headers: dict[str, str], kind: type[GatewayError], param: str | None
 ) -> None:
     with pytest.raises(kind) as caught:
-        read_headers(scope(authorization="Bearer sk-app", **headers), KEYS, 0)
+        await read_headers(scope(authorization="Bearer sk-app", **headers), KEYS, 0)
     assert getattr(caught.value, "param", None) == param
 
 
-def test_role_is_needed_where_one_is_asked_for() -> None:
-    assert caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="metrics").key_id == "front"
+async def test_role_is_needed_where_one_is_asked_for() -> None:
+    assert (await caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="metrics")).key_id == "front"
     with pytest.raises(NotAllowed, match="admin"):
-        caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="admin")
+        await caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="admin")
 
 
 @pytest.mark.parametrize(
