@@ -32,6 +32,7 @@ from gateway.api.services import Drain, Services
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
+from gateway.api.usage import usage_endpoints
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle_store import BundleStore
@@ -49,7 +50,10 @@ from gateway.observe.logging import LogSubscriber, configure_logging
 from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.trace import TraceWriter
+from gateway.observe.usage import UsageWriter
+from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
+from gateway.security.memory_counters import MemoryCounters
 from gateway.settings import Settings
 from gateway.store.answers import MemoryAnswers
 from gateway.store.bundles import MemoryBundles
@@ -64,6 +68,7 @@ from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
+from gateway.turn.permits import Permits
 from gateway.turn.pruner import Pruner
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
@@ -208,6 +213,12 @@ async def open_gateway(
         stack.push_async_callback(answers.close)
         kept = _kept_routes(own.storage, clock)
         stack.push_async_callback(kept.close)
+        usage = UsageWriter(store.usage)
+        stack.push_async_callback(usage.close)
+        usage.open()
+        permits = Permits(_counters(own.storage, clock), store.usage, usage, clock)
+        stack.push_async_callback(permits.close)
+        permits.start()
         turns = Turns(
             versions,
             loop,
@@ -218,6 +229,7 @@ async def open_gateway(
             live,
             _status_of,
             AnswerCache(loop, answers),
+            permits,
             kept,
         )
         drain = Drain()
@@ -230,6 +242,8 @@ async def open_gateway(
             store.traces,
             store.keys,
             book,
+            store.usage,
+            usage,
             together,
             settling,
             courier,
@@ -283,6 +297,7 @@ def create_app(services: Services) -> FastAPI:
         traces_endpoints,
         effects_endpoints,
         keys_endpoints,
+        usage_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     app.include_router(models_endpoints(services))
@@ -333,6 +348,14 @@ def _kept_routes(storage: StorageConfig, clock: Clock) -> KeptRoutes:
     from gateway.store.valkey_kept import ValkeyKept
 
     return ValkeyKept(storage.redis, storage.redis_prefix, clock.monotonic)
+
+
+def _counters(storage: StorageConfig, clock: Clock) -> Counters:
+    if storage.redis is None:
+        return MemoryCounters(clock)
+    from gateway.store.valkey_counters import ValkeyCounters
+
+    return ValkeyCounters(storage.redis, storage.redis_prefix)
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

@@ -15,6 +15,7 @@ from gateway.backends.attempts import Tier
 from gateway.backends.choice import Member
 from gateway.backends.factory import BackendShelf
 from gateway.backends.pool import Pool
+from gateway.backends.price_list import listed_prices
 from gateway.backends.watched import WatchedBackend
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle import Bundle, no_tool
@@ -35,6 +36,7 @@ from gateway.security.key_book import KeyBook
 from gateway.security.keys import KeyRing
 from gateway.security.outbound import OutboundGuard
 from gateway.security.outbound_gate import addresses_of
+from gateway.security.prices import Prices, price_of
 from gateway.settings import ENVIRONMENT, Settings
 from gateway.tools.lock import LOCK_NAME, Lock, read_lock
 from gateway.tools.provider import ToolProvider
@@ -200,6 +202,7 @@ class Builder:
         except BaseException:
             await registry.close()
             raise
+        listed = await asyncio.to_thread(listed_prices, config.backends)
         pools = {name: self._pool(name, config, backends) for name in config.models}
         snapshot = Snapshot(
             version=version,
@@ -213,6 +216,7 @@ class Builder:
             created=int(self._clock.now()),
             names=ModelNames(config.models, config.aliases),
             calibration=router.calibration,
+            prices=Prices({name: price_of(backend, listed.get(name)) for name, backend in config.backends.items()}),
         )
         if gate is not None:
             try:

@@ -164,6 +164,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     keys.add_argument("--json", action="store_true", help="machine-readable")
 
+    usage = commands.add_parser("usage", parents=[files], help="what was used, by whom and for how much")
+    usage.add_argument(
+        "--by", default="day", metavar="A,B", help="day, key, user, team, route, model, backend (default: day)"
+    )
+    usage.add_argument("--from", dest="since", metavar="DAY", help="the first day, as in 2025-01-31")
+    usage.add_argument("--to", dest="until", metavar="DAY", help="the last day")
+    usage.add_argument("--csv", action="store_true", help="comma-separated, with a head")
+    usage.add_argument("--json", action="store_true", help="machine-readable")
+
     database = commands.add_parser("db", parents=[files], help="look after the database")
     database.add_argument("action", choices=("upgrade",), help="bring its tables up to date")
     return parser

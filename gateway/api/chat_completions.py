@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec.structs import replace as replaced
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.auth import for_user, read_headers
@@ -17,6 +18,7 @@ from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
 from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
 from gateway.api.sse import SILENCE_S, ChatStream
+from gateway.api.standing import standing_headers
 from gateway.chat.blocks import Message
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.codecs.functions import FunctionsWriter, functions_answer
@@ -124,6 +126,8 @@ class _Exchange:
                 self._turns.joining.delivered(self._turn.joinable)
         except GatewayError as error:
             answer = describe(error)
+            if self._turn is not None and self._turn.standing is not None:
+                answer = replaced(answer, headers=(*answer.headers, *standing_headers(self._turn.standing)))
             self._answered = True
             if self._stream is not None and self._stream.started:
                 await self._stream.fail(answer)
@@ -223,6 +227,8 @@ def _headers(turn: Turn) -> Headers:
         headers.append((b"x-gateway-replayed", b"true"))
     if decision.score is not None:
         headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
+    if turn.standing is not None:
+        headers += standing_headers(turn.standing)
     return headers
 
 

@@ -17,7 +17,7 @@ from gateway.config.models import KeysConfig
 from gateway.config.names import WILDCARD, matched
 from gateway.errors import NotAllowed, Unauthenticated
 from gateway.security.key_book import KeyBook
-from gateway.security.principal import Principal
+from gateway.security.principal import NO_BUDGETS, NO_LIMITS, Principal
 from gateway.store.key_records import KeyRow
 
 # What a caller is where no key is asked for: this machine's user, who may do everything on this machine.
@@ -107,8 +107,8 @@ class KeyRing:
                     models=_set(static.models),
                     routes=_set(static.routes),
                     tools=_set(static.tools),
-                    limits=static.limits,
-                    budgets=static.budgets,
+                    limits=NO_LIMITS if static.limits == NO_LIMITS else static.limits,
+                    budgets=NO_BUDGETS if static.budgets == NO_BUDGETS else static.budgets,
                 )
             )
         if config.admin_key is not None:
@@ -269,8 +269,8 @@ def _bearer_of(row: KeyRow, digest: str) -> Principal:
         models=_set(row.models),
         routes=_set(row.routes),
         tools=_set(row.tools),
-        limits=Limits.model_validate(dict(row.limits)),
-        budgets=Budgets.model_validate(dict(row.budgets)),
+        limits=Limits.model_validate(dict(row.limits)) if row.limits else NO_LIMITS,
+        budgets=Budgets.model_validate(dict(row.budgets)) if row.budgets else NO_BUDGETS,
         digest=digest,
     )
 

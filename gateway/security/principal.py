@@ -9,8 +9,9 @@ import msgspec
 
 from gateway.config.limits import Budgets, Limits
 
-_NO_LIMITS = Limits()
-_NO_BUDGETS = Budgets()
+# What a key has that has none of its own.
+NO_LIMITS = Limits()
+NO_BUDGETS = Budgets()
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -38,8 +39,8 @@ class Principal(msgspec.Struct, frozen=True):
     models: frozenset[str] | None = None
     routes: frozenset[str] | None = None
     tools: frozenset[str] | None = None
-    limits: Limits = _NO_LIMITS
-    budgets: Budgets = _NO_BUDGETS
+    limits: Limits = NO_LIMITS
+    budgets: Budgets = NO_BUDGETS
     digest: str | None = None
     address: str | None = None
 

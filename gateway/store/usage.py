@@ -51,12 +51,13 @@ class SqlUsage:
             query = query.where(usage.c.owner == owner)
         async with self._database.reading() as connection:
             found = (await connection.execute(_between(query, since, until))).mappings().all()
-        # Where nothing was used, a sum over everything is a row of nulls.
-        return [
-            UsageRow(**{name: row[name] for name in by} | {name: int(row[name]) for name in _COUNTS})
-            for row in found
-            if row["turns"] is not None
-        ]
+        # Where nothing was used, the sum over everything is a row of nulls.
+        sums: list[UsageRow] = []
+        for row in found:
+            values: dict[str, Any] = {name: row[name] for name in by}
+            values.update((name, int(row[name] or 0)) for name in _COUNTS)
+            sums.append(UsageRow(**values))
+        return sums if by or any(row.turns for row in sums) else []
 
     async def spent(self, scope: str, name: str, *, since: str | None = None, until: str | None = None) -> int:
         """The cost of these days."""

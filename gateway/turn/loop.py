@@ -105,10 +105,11 @@ class TurnLoop:
             if recorded is not None:
                 done = await self._again(turn, recorded, sink, state)
             else:
+                await _permitted(turn, messages)
                 call = self._call(turn, messages, final=enough is not None)
                 done = await (self._ask(turn, call) if sink is None else self._stream(turn, call, sink, state))
                 self._note(turn, done)
-            turn.usage += done.usage or _estimate(messages, done.message)
+            turn.used(done.usage or _estimate(messages, done.message), before=recorded is not None)
             said.append(done.message.text)
             mine, theirs = _whose(done.message.tool_calls, turn)
             results = ()
@@ -253,7 +254,7 @@ class TurnLoop:
         except BaseException:
             # Whatever ends the round: what the client has got of it was paid for.
             if sent:
-                turn.usage += view.usage or _estimate(call.messages, view.message())
+                turn.used(view.usage or _estimate(call.messages, view.message()))
             raise
         finally:
             turn.upstream_s += waited
@@ -379,6 +380,12 @@ class TurnLoop:
             usage=turn.usage,
         )
         return TurnResult(hooked, reason, body)
+
+
+async def _permitted(turn: Turn, messages: tuple[Message, ...]) -> None:
+    """Raise where a turn that was let in may not go on to a further round."""
+    if turn.permit is not None and turn.machine.rounds > 1:
+        await turn.permit.next_round(messages)
 
 
 def _whole(turn: Turn, message: Message, reason: str | None, usage: Usage) -> bytes:

@@ -197,6 +197,7 @@ async def prepare(
         created=int(clock.now()),
         cache=_cache(request, messages, snapshot.config.models[meant.model], route) if not tools else None,
         headers=wishes.headers,
+        tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
     )
 
 

@@ -26,6 +26,7 @@ from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
+from gateway.turn.permits import Permits
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
@@ -49,6 +50,7 @@ class Turns:
         live: get every event at once.
         status_of: the HTTP status and code an error will be answered with, for the summary.
         answers: drives the turns whose answers may be kept.
+        permits: lets turns in, and counts what came of them.
         kept: the route each conversation is on, or None where nobody remembers.
 
     Attributes:
@@ -68,12 +70,14 @@ class Turns:
         live: tuple[LiveSubscriber, ...],
         status_of: Callable[[GatewayError], tuple[int, str | None]],
         answers: AnswerCache,
+        permits: Permits,
         kept: KeptRoutes | None = None,
     ) -> None:
         self.running: dict[str, Turn] = {}
         self._versions = versions
         self._loop = loop
         self._answers = answers
+        self._permits = permits
         self._kept = kept
         self._clock = clock
         self.continuity = continuity
@@ -155,7 +159,14 @@ class Turns:
     async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """The turn's answer: one that was kept for equal questions, or the loop's."""
         runner = self._loop if turn.cache is None else self._answers
-        return await runner.run(turn, sink)
+        permit = await self._permits.enter(turn)
+        ok = False
+        try:
+            result = await runner.run(turn, sink)
+            ok = True
+        finally:
+            self._permits.leave(permit, ok=ok)
+        return result
 
     async def _joined(self, turn: Turn, wishes: Wishes, sink: Sink | None, body: bytes) -> TurnResult:
         """The turn's answer, this attempt's or another's."""

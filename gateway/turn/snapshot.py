@@ -15,7 +15,9 @@ from gateway.config.versions import Version
 from gateway.errors import NoSuchModel
 from gateway.routing.calibrated import Calibrated
 from gateway.routing.router import Router
+from gateway.security.allowances import Allowances
 from gateway.security.keys import KeyRing
+from gateway.security.prices import Bound, Prices
 from gateway.security.principal import Principal
 from gateway.tools.registry import Registry
 from gateway.turn.hooks import Hooks
@@ -37,6 +39,8 @@ class Snapshot:
         created: seconds since the epoch; `created` of the model list.
         names: which model a name means.
         calibration: where the router's thresholds come from.
+        prices: what the backends cost.
+        allowances: who is limited by what.
     """
 
     version: Version
@@ -50,6 +54,20 @@ class Snapshot:
     created: int
     names: ModelNames
     calibration: Calibrated = field(default_factory=Calibrated)
+    prices: Prices = field(default_factory=Prices)
+    allowances: Allowances = field(init=False)
+    _bounds: dict[tuple[str, bool], Bound] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Lay out who is limited by what."""
+        object.__setattr__(self, "allowances", Allowances(self.config, self.routes))
+
+    def bound_of(self, pool: Pool, *, fallbacks: bool) -> Bound:
+        """What a token costs at most where this pool answers, or with `fallbacks` what stands in for it."""
+        place = (pool.name, fallbacks)
+        if place not in self._bounds:
+            self._bounds[place] = self.prices.bound(pool.backend_names(fallbacks=fallbacks))
+        return self._bounds[place]
 
     def names_for(self, principal: Principal) -> tuple[str, ...]:
         """The model names this caller may ask for, in a stable order. A wildcard is no name."""
