@@ -82,29 +82,33 @@ async def test_a_request_that_one_limit_refuses_uses_up_no_other_B090(tmp_path: 
 
 
 async def test_the_first_request_of_a_limit_of_one_is_answered_and_the_next_told_when_B090(tmp_path: Path) -> None:
-    async with ScriptedUpstream(then=answer("ok")) as upstream:
-        async with serving(tmp_path, config(upstream, key={"limits": {"requests_per_min": 1}})) as served:
-            status, headers, _ = await ask(served)
-            assert status == 200
-            assert headers["x-ratelimit-remaining-requests"] == "0"
-            assert headers["x-ratelimit-reset-requests"] in ("1m0s", "59s")
-            status, headers, body = await ask(served)
-            assert (status, headers["x-ratelimit-remaining-requests"]) == (429, "0")
-            assert 50 <= int(headers["retry-after"]) <= 60
-            assert "this API key" in body["error"]["message"]
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, config(upstream, key={"limits": {"requests_per_min": 1}})) as served,
+    ):
+        status, headers, _ = await ask(served)
+        assert status == 200
+        assert headers["x-ratelimit-remaining-requests"] == "0"
+        assert headers["x-ratelimit-reset-requests"] in ("1m0s", "59s")
+        status, headers, body = await ask(served)
+        assert (status, headers["x-ratelimit-remaining-requests"]) == (429, "0")
+        assert 50 <= int(headers["retry-after"]) <= 60
+        assert "this API key" in body["error"]["message"]
 
 
 async def test_tokens_are_counted_as_they_were_used_B090(tmp_path: Path) -> None:
-    async with ScriptedUpstream(answer("long", tokens=(100, 900)), then=answer("ok")) as upstream:
-        async with serving(tmp_path, config(upstream, key={"limits": {"tokens_per_min": 500}})) as served:
-            # More than the whole bucket is asked for, so it takes the whole.
-            assert (await ask(served, max_tokens=5000))[0] == 200
-            await asyncio.sleep(0)
-            status, headers, _ = await ask(served)
-            # It used a thousand: a minute's worth of debt, and another's for what is asked now.
-            assert status == 429
-            assert int(headers["retry-after"]) > 55
-            assert headers["x-ratelimit-remaining-tokens"] == "0"
+    async with (
+        ScriptedUpstream(answer("long", tokens=(100, 900)), then=answer("ok")) as upstream,
+        serving(tmp_path, config(upstream, key={"limits": {"tokens_per_min": 500}})) as served,
+    ):
+        # More than the whole bucket is asked for, so it takes the whole.
+        assert (await ask(served, max_tokens=5000))[0] == 200
+        await asyncio.sleep(0)
+        status, headers, _ = await ask(served)
+        # It used a thousand: a minute's worth of debt, and another's for what is asked now.
+        assert status == 429
+        assert int(headers["retry-after"]) > 55
+        assert headers["x-ratelimit-remaining-tokens"] == "0"
 
 
 STRICT = [
@@ -123,30 +127,39 @@ async def test_the_strictest_limit_decides_wherever_it_stands(tmp_path: Path, wh
         "teams": {"t": {"limits": {"requests_per_min": 30}}},
     }
     merged = {**base, **more}
-    async with ScriptedUpstream(then=answer("ok")) as upstream:
-        async with serving(tmp_path, config(upstream, **merged)) as served:
-            found = [await ask(served) for _ in range(3)]
-            assert [status for status, _, _ in found] == [200, 200, 429]
-            assert [headers["x-ratelimit-limit-requests"] for _, headers, _ in found] == ["2"] * 3
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, config(upstream, **merged)) as served,
+    ):
+        found = [await ask(served) for _ in range(3)]
+        assert [status for status, _, _ in found] == [200, 200, 429]
+        assert [headers["x-ratelimit-limit-requests"] for _, headers, _ in found] == ["2"] * 3
 
 
 async def test_a_routes_limit_counts_only_what_is_sent_there(tmp_path: Path) -> None:
     routes = {"dear": {"model": "m", "keywords": ["dear"], "limits": {"requests_per_min": 1}}}
-    async with ScriptedUpstream(then=answer("ok")) as upstream:
-        async with serving(tmp_path, config(upstream), routes) as served:
-            dear = {"model": "auto", "messages": [{"role": "user", "content": "dear"}]}
-            assert [(await ask(served, **dear))[0] for _ in range(2)] == [200, 429]
-            status, headers, _ = await ask(served, model="auto")
-            assert status == 200
-            assert "x-ratelimit-limit-requests" not in headers
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, config(upstream), routes) as served,
+    ):
+        dear = {"model": "auto", "messages": [{"role": "user", "content": "dear"}]}
+        assert [(await ask(served, **dear))[0] for _ in range(2)] == [200, 429]
+        status, headers, _ = await ask(served, model="auto")
+        assert status == 200
+        assert "x-ratelimit-limit-requests" not in headers
 
 
 async def test_each_end_user_of_a_key_has_its_own_allowance_and_the_key_one_for_all(tmp_path: Path) -> None:
-    more = {"key": {"roles": ["set_user"], "limits": {"requests_per_min": 3}}, "limits": {"requests_per_min": 2}}
-    async with ScriptedUpstream(then=answer("ok")) as upstream:
-        async with serving(tmp_path, config(upstream, **more)) as served:
-            assert [(await ask(served, user="eve"))[0] for _ in range(3)] == [200, 200, 429]
-            assert [(await ask(served, headers={"x_gateway_user": "bob"}))[0] for _ in range(2)] == [200, 429]
+    more: dict[str, Any] = {
+        "key": {"roles": ["set_user"], "limits": {"requests_per_min": 3}},
+        "limits": {"requests_per_min": 2},
+    }
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, config(upstream, **more)) as served,
+    ):
+        assert [(await ask(served, user="eve"))[0] for _ in range(3)] == [200, 200, 429]
+        assert [(await ask(served, headers={"x_gateway_user": "bob"}))[0] for _ in range(2)] == [200, 429]
 
 
 ADDRESSES = ["X-Forwarded-For", "Forwarded", "X-Real-IP", "X-User", "X-Role", "X-Tenant-Id"]
@@ -190,41 +203,45 @@ async def test_a_trusted_proxys_right_most_untrusted_hop_is_the_address_B080(
 async def test_a_budget_lets_one_of_many_in_that_ask_together_and_gives_back_what_fails_B079(tmp_path: Path) -> None:
     # 0.95 of 1.00 are spent; each request may cost 0.05 or so, and half of them fail upstream.
     spent = answer("x", tokens=(900, 50))
-    async with ScriptedUpstream(spent, then=error(500)) as upstream:
-        async with serving(tmp_path, config(upstream, key={"budgets": {"total": 1.0}})) as served:
-            assert (await ask(served, max_tokens=50))[0] == 200
-            await asyncio.sleep(0.05)
-            upstream.enqueue(error(500).held("a"))
-            racing = [asyncio.create_task(ask(served, max_tokens=40)) for _ in range(50)]
-            await upstream.received(2)
-            upstream.release("a")
-            found = await asyncio.gather(*racing)
-            assert [status for status, _, _ in found].count(502) >= 1
-            refused = [each for each in found if each[0] == 429]
-            assert refused
-            for _, headers, body in refused:
-                assert (body["error"]["code"], body["error"]["type"]) == ("insufficient_quota", "insufficient_quota")
-                assert headers["x-should-retry"] == "false"
-                assert "retry-after" not in headers
-            # What failed cost nothing: there is room for one again, once.
-            await asyncio.sleep(0.05)
-            upstream.enqueue(answer("ok", tokens=(5, 40)))
-            assert (await ask(served, max_tokens=40))[0] == 200
-            await asyncio.sleep(0.05)
-            seen = len(upstream.requests)
-            assert (await ask(served, max_tokens=40))[0] == 429
-            assert len(upstream.requests) == seen
+    async with (
+        ScriptedUpstream(spent, then=error(500)) as upstream,
+        serving(tmp_path, config(upstream, key={"budgets": {"total": 1.0}})) as served,
+    ):
+        assert (await ask(served, max_tokens=50))[0] == 200
+        await asyncio.sleep(0.05)
+        upstream.enqueue(error(500).held("a"))
+        racing = [asyncio.create_task(ask(served, max_tokens=40)) for _ in range(50)]
+        await upstream.received(2)
+        upstream.release("a")
+        found = await asyncio.gather(*racing)
+        assert [status for status, _, _ in found].count(502) >= 1
+        refused = [each for each in found if each[0] == 429]
+        assert refused
+        for _, headers, body in refused:
+            assert (body["error"]["code"], body["error"]["type"]) == ("insufficient_quota", "insufficient_quota")
+            assert headers["x-should-retry"] == "false"
+            assert "retry-after" not in headers
+        # What failed cost nothing: there is room for one again, once.
+        await asyncio.sleep(0.05)
+        upstream.enqueue(answer("ok", tokens=(5, 40)))
+        assert (await ask(served, max_tokens=40))[0] == 200
+        await asyncio.sleep(0.05)
+        seen = len(upstream.requests)
+        assert (await ask(served, max_tokens=40))[0] == 429
+        assert len(upstream.requests) == seen
 
 
 async def test_an_sdk_asks_once_where_the_budget_is_spent_B079(tmp_path: Path) -> None:
-    async with ScriptedUpstream(then=answer("ok")) as upstream:
-        async with serving(tmp_path, config(upstream, key={"budgets": {"day": 0}})) as served:
-            async with served.sdk(KEY, max_retries=3) as client:
-                with pytest.raises(openai.RateLimitError, match="budget"):
-                    await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
-            refusals = [trace for trace in (await traces(served)) if trace["status"] == 429]
-            assert len(refusals) == 1
-            assert upstream.requests == []
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, config(upstream, key={"budgets": {"day": 0}})) as served,
+    ):
+        async with served.sdk(KEY, max_retries=3) as client:
+            with pytest.raises(openai.RateLimitError, match="budget"):
+                await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+        refusals = [trace for trace in (await traces(served)) if trace["status"] == 429]
+        assert len(refusals) == 1
+        assert upstream.requests == []
 
 
 async def traces(served: Served) -> list[dict[str, Any]]:
@@ -234,32 +251,36 @@ async def traces(served: Served) -> list[dict[str, Any]]:
 
 async def test_a_client_that_goes_away_gives_back_its_place_and_its_money_B075(tmp_path: Path) -> None:
     key = {"limits": {"concurrent_turns": 1}, "budgets": {"total": 1.5}}
-    async with ScriptedUpstream(answer("never").held("a"), then=answer("ok")) as upstream:
-        async with serving(tmp_path, config(upstream, key=key)) as served:
-            asking = asyncio.create_task(ask(served, max_tokens=1000))
-            await upstream.received()
-            assert (await ask(served, max_tokens=1000))[0] == 429
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-            await upstream.aborted(timeout_s=10)
-            # The whole budget is free again.
-            assert (await until_free(served, max_tokens=1400))[0] == 200
+    async with (
+        ScriptedUpstream(answer("never").held("a"), then=answer("ok")) as upstream,
+        serving(tmp_path, config(upstream, key=key)) as served,
+    ):
+        asking = asyncio.create_task(ask(served, max_tokens=1000))
+        await upstream.received()
+        assert (await ask(served, max_tokens=1000))[0] == 429
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await upstream.aborted(timeout_s=10)
+        # The whole budget is free again.
+        assert (await until_free(served, max_tokens=1400))[0] == 200
 
 
 async def test_a_stream_that_is_cut_pays_for_what_was_seen_and_frees_the_rest(tmp_path: Path) -> None:
     key = {"limits": {"concurrent_turns": 1}, "budgets": {"total": 1.0}}
     broken = stream(d({"content": "one "}), d({"content": "two "})).reset_at(400)
-    async with ScriptedUpstream(broken, then=answer("ok", tokens=(100, 100))) as upstream:
-        async with serving(tmp_path, config(upstream, key=key)) as served:
-            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 900}
-            async with served.http.post(
-                f"{served.url}/v1/chat/completions",
-                json={"stream": True, **body},
-                headers={"authorization": f"Bearer {KEY}"},
-            ) as response:
-                await response.read()
-            assert (await until_free(served, max_tokens=900))[0] == 200
+    async with (
+        ScriptedUpstream(broken, then=answer("ok", tokens=(100, 100))) as upstream,
+        serving(tmp_path, config(upstream, key=key)) as served,
+    ):
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 900}
+        async with served.http.post(
+            f"{served.url}/v1/chat/completions",
+            json={"stream": True, **body},
+            headers={"authorization": f"Bearer {KEY}"},
+        ) as response:
+            await response.read()
+        assert (await until_free(served, max_tokens=900))[0] == 200
 
 
 async def test_all_rounds_of_a_turn_are_paid_and_the_next_one_needs_money_too(tmp_path: Path) -> None:
@@ -323,14 +344,16 @@ async def test_teams_and_tags_have_budgets_of_their_own(tmp_path: Path) -> None:
         "teams": {"t": {"budgets": {"day": 1.0}}},
         "budgets": {"tags": {"trial": {"total": 0.01}}},
     }
-    async with ScriptedUpstream(then=answer("x", tokens=(5, 5))) as upstream:
-        async with serving(tmp_path, config(upstream, **more)) as served:
-            status, _, body = await ask(served, max_tokens=10, headers={"x_gateway_tags": "trial"})
-            assert status == 429
-            assert "tags" in body["error"]["message"]
-            assert (await ask(served, max_tokens=10))[0] == 200
-            status, _, body = await ask(served, max_tokens=2000)
-            assert "team" in body["error"]["message"]
+    async with (
+        ScriptedUpstream(then=answer("x", tokens=(5, 5))) as upstream,
+        serving(tmp_path, config(upstream, **more)) as served,
+    ):
+        status, _, body = await ask(served, max_tokens=10, headers={"x_gateway_tags": "trial"})
+        assert status == 429
+        assert "tags" in body["error"]["message"]
+        assert (await ask(served, max_tokens=10))[0] == 200
+        status, _, body = await ask(served, max_tokens=2000)
+        assert "team" in body["error"]["message"]
 
 
 @pytest.mark.parametrize(("unknown", "status"), [("allow", 200), ("refuse", 403)])
