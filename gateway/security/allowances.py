@@ -25,6 +25,7 @@ import msgspec
 
 from gateway.config.limits import Budgets, Limits
 from gateway.config.models import GatewayConfig, RouteConfig
+from gateway.security.counters import Slot, Take
 from gateway.security.principal import NO_BUDGETS, NO_LIMITS, Principal
 from gateway.store.usage_records import NANO
 
@@ -37,13 +38,6 @@ _LONGEST: Final = 96
 _CACHED: Final = 4096
 
 
-class Rate(msgspec.Struct, frozen=True):
-    """A bucket: its counter's name, and how much a minute allows."""
-
-    name: str
-    limit: int
-
-
 class Purse(msgspec.Struct, frozen=True):
     """A budget.
 
@@ -51,12 +45,15 @@ class Purse(msgspec.Struct, frozen=True):
         scope: `owner`, `key`, `team` or `tag`.
         whose: of that scope.
         limit: billionths of the currency.
+        prefix: what its counter's name begins with.
     """
 
     scope: str
     whose: str
     period: Period
     limit: int
+
+    prefix: str
 
     @property
     def kept_s(self) -> int:
@@ -65,31 +62,41 @@ class Purse(msgspec.Struct, frozen=True):
 
     def counter(self, today: Today) -> str:
         """The name of its counter today."""
-        of = {"day": today.day, "month": today.day[:7], "total": "ever"}[self.period]
-        return f"{_short(self.scope, self.whose)}:{of}"
+        return self.prefix + today.names[self.period]
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """Everything that one turn is counted by."""
+    """Everything that one turn is counted by.
 
-    requests: tuple[Rate, ...] = ()
-    tokens: tuple[Rate, ...] = ()
-    places: tuple[Rate, ...] = ()
+    Attributes:
+        requests: one out of each of these buckets.
+        tokens: out of these, as many as it takes; `amount` is none yet.
+    """
+
+    requests: tuple[Take, ...] = ()
+    tokens: tuple[Take, ...] = ()
+    slots: tuple[Slot, ...] = ()
     purses: tuple[Purse, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether there is anything to count by."""
-        return bool(self.requests or self.tokens or self.places or self.purses)
+        return bool(self.requests or self.tokens or self.slots or self.purses)
 
 
 NOTHING: Final = Allowance()
 
 
 class Today(msgspec.Struct, frozen=True):
-    """The day by the configured clock on the wall, as in 2025-01-31, and when it ends, epoch seconds."""
+    """The day by the configured clock on the wall, as in 2025-01-31.
+
+    Attributes:
+        until: when it ends, epoch seconds.
+        names: how counters call the periods that it is in.
+    """
 
     day: str
     until: float
+    names: Mapping[Period, str]
 
     def first_day(self, period: Period) -> str | None:
         """The first day of the period that today is in; None for ever."""
@@ -145,7 +152,9 @@ class Allowances:
         if today is None or not today.until - 86_400 * 2 < now < today.until:
             local = datetime.fromtimestamp(now, self._zone)
             midnight = datetime(local.year, local.month, local.day, tzinfo=self._zone) + timedelta(days=1)
-            today = self._today = Today(local.strftime("%Y-%m-%d"), midnight.astimezone(UTC).timestamp())
+            day = local.strftime("%Y-%m-%d")
+            names: dict[Period, str] = {"day": day, "month": day[:7], "total": "ever"}
+            today = self._today = Today(day, midnight.astimezone(UTC).timestamp(), names)
         return today
 
     def _found(self, principal: Principal, tags: frozenset[str], model: str, route: str | None) -> Allowance:
@@ -164,23 +173,20 @@ class Allowances:
             limited.append(("model", model, self._models[model]))
         if route is not None and route in self._routes:
             limited.append(("route", route, self._routes[route]))
+        named = [(_short(scope, name), limits) for scope, name, limits in limited]
         return Allowance(
-            _rates("r", ((scope, name, limits.requests_per_min) for scope, name, limits in limited)),
-            _rates("t", ((scope, name, limits.tokens_per_min) for scope, name, limits in limited)),
-            _rates("c", ((scope, name, limits.concurrent_turns) for scope, name, limits in limited)),
+            tuple(Take(f"r:{name}", limits.requests_per_min, 1) for name, limits in named if limits.requests_per_min),
+            tuple(Take(f"t:{name}", limits.tokens_per_min, 0) for name, limits in named if limits.tokens_per_min),
+            tuple(Slot(f"c:{name}", limits.concurrent_turns) for name, limits in named if limits.concurrent_turns),
             tuple(purses),
         )
-
-
-def _rates(kind: str, limits: Iterable[tuple[str, str, int | None]]) -> tuple[Rate, ...]:
-    return tuple(Rate(f"{kind}:{_short(scope, name)}", limit) for scope, name, limit in limits if limit is not None)
 
 
 def _purses(scope: str, whose: str, budgets: Budgets) -> Iterable[Purse]:
     for period in _PERIODS:
         limit = getattr(budgets, period)
         if limit is not None:
-            yield Purse(scope, whose, period, round(limit * NANO))
+            yield Purse(scope, whose, period, round(limit * NANO), f"{_short(scope, whose)}:")
 
 
 def _short(scope: str, name: str) -> str:

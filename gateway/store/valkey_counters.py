@@ -24,9 +24,7 @@ from gateway.errors import StoreUnavailable
 from gateway.security.counters import LEASE_S, Entry, Exit, Stay, Verdict
 from gateway.store.valkey_wire import Script, ValkeyWire
 
-# Seconds that a turn waits for the counters at most; with the time to connect.
-_ENTER_S: Final = 1.0
-_LEAVE_S: Final = 5.0
+_CLOSE_S: Final = 5.0
 # Seconds in which ends of turns are gathered, and how many go at once.
 _GATHER_S: Final = 0.005
 _AT_ONCE: Final = 200
@@ -188,7 +186,7 @@ class ValkeyCounters:
 
     async def enter(self, entry: Entry) -> Verdict:
         """Take everything at once, or nothing."""
-        return _verdict(await self._run(self._enter, entry, _ENTER_S))
+        return _verdict(await self._run(self._enter, entry))
 
     def leave(self, exit_: Exit) -> None:
         """Give back, and count what it came to, in a moment."""
@@ -200,12 +198,12 @@ class ValkeyCounters:
     async def renew(self, stays: Sequence[Stay]) -> None:
         """Give word."""
         for at in range(0, len(stays), _AT_ONCE):
-            await self._run(self._renew, stays[at : at + _AT_ONCE], _LEAVE_S)
+            await self._run(self._renew, stays[at : at + _AT_ONCE])
 
     async def close(self) -> None:
         """Send what is to be sent, and close the connection."""
         if self._sending is not None:
-            await asyncio.wait([self._sending], timeout=_LEAVE_S)
+            await asyncio.wait([self._sending], timeout=_CLOSE_S)
             self._sending.cancel()
         await self._wire.close()
 
@@ -215,13 +213,11 @@ class ValkeyCounters:
             batch = self._leaving[:_AT_ONCE]
             del self._leaving[:_AT_ONCE]
             try:
-                await self._run(self._leave, batch, _LEAVE_S)
+                await self._run(self._leave, batch)
             except StoreUnavailable:
                 # What these turns held lapses by itself. What they came to is in the database, and is read from there by a
                 # server that has lost its memory.
                 continue
 
-    async def _run(self, script: Script, value: Any, timeout_s: float) -> bytes:
-        return await self._wire.run(
-            script, self._base, (_encode(value), self._lease, b"%d" % self.ahead_ms), timeout_s=timeout_s
-        )
+    async def _run(self, script: Script, value: Any) -> bytes:
+        return await self._wire.run(script, self._base, (_encode(value), self._lease, b"%d" % self.ahead_ms))

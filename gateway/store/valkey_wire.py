@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import ssl
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from redis.asyncio.connection import parse_url
 
@@ -19,6 +19,9 @@ from gateway.errors import StoreUnavailable
 # Seconds to connect, and seconds after a failure in which nobody tries again.
 _CONNECT_S: Final = 1.0
 _REST_S: Final = 0.5
+# Seconds that an answer may take, and how often is looked whether one is late.
+ANSWER_S: Final = 1.0
+_LOOK_S: Final = 0.25
 # Bytes of one reply; ours are hundreds.
 _LONGEST: Final = 1024 * 1024
 
@@ -51,7 +54,7 @@ class ValkeyWire:
         self._connecting: asyncio.Task[_Connection] | None = None
         self._rests_until = 0.0
 
-    async def run(self, script: Script, key: bytes, arguments: tuple[bytes, ...], *, timeout_s: float) -> bytes:
+    async def run(self, script: Script, key: bytes, arguments: tuple[bytes, ...]) -> bytes:
         """What a script with one key answers. Sent again only where the server says that it did not run.
 
         Raises:
@@ -59,21 +62,18 @@ class ValkeyWire:
         """
         parts = (b"EVALSHA", script.sha, b"1", key, *arguments)
         try:
-            async with asyncio.timeout(timeout_s):
-                connection = self._connection
-                if connection is None or connection.closed:
-                    connection = await self._connect()
-                try:
-                    return await connection.ask(parts)
-                except ServerSaid as error:
-                    if not str(error).startswith("NOSCRIPT"):
-                        raise
-                    return await connection.ask((b"EVAL", script.text, *parts[2:]))
+            connection = self._connection
+            if connection is None or connection.closed:
+                connection = await self._connect()
+            try:
+                return await connection.ask(parts)
+            except ServerSaid as error:
+                if not str(error).startswith("NOSCRIPT"):
+                    raise
+                return await connection.ask((b"EVAL", script.text, *parts[2:]))
         except ServerSaid as error:
             raise StoreUnavailable("The server that `storage.redis` names refused a script of the counters.") from error
-        except TimeoutError as error:
-            raise StoreUnavailable("The server that `storage.redis` names does not answer.") from error
-        except OSError as error:
+        except OSError as error:  # TimeoutError is one
             raise StoreUnavailable("The server that `storage.redis` names cannot be used.") from error
 
     async def close(self) -> None:
@@ -134,25 +134,32 @@ class ValkeyWire:
 
 
 class _Connection(asyncio.Protocol):
-    """Requests and their answers, in order."""
+    """Requests and their answers, in order.
+
+    An answer that is late ends the connection: those behind it are late too. One timer watches all of them, which costs a
+    request nothing.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[asyncio.Future[bytes]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[bytes], float]] = deque()
+        self._watch: asyncio.TimerHandle | None = None
         self._out: list[bytes] = []
         self._in = b""
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is there."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # By what it does, not by its class: uvloop's are none of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """It is gone; nobody knows what became of what was asked."""
         self.closed = True
-        for future in self._waiting:
+        if self._watch is not None:
+            self._watch.cancel()
+        for future, _ in self._waiting:
             if not future.done():
                 future.set_exception(ConnectionError("the connection was lost"))
         self._waiting.clear()
@@ -193,7 +200,9 @@ class _Connection(asyncio.Protocol):
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]))
-        self._waiting.append(future)
+        self._waiting.append((future, self._loop.time()))
+        if self._watch is None:
+            self._watch = self._loop.call_later(_LOOK_S, self._look)
         return future
 
     def close(self) -> None:
@@ -201,6 +210,15 @@ class _Connection(asyncio.Protocol):
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
+
+    def _look(self) -> None:
+        self._watch = None
+        if not self._waiting or self.closed:
+            return
+        if self._loop.time() - self._waiting[0][1] > ANSWER_S:
+            self.close()
+            return
+        self._watch = self._loop.call_later(_LOOK_S, self._look)
 
     def _flush(self) -> None:
         out, self._out = b"".join(self._out), []
@@ -211,7 +229,7 @@ class _Connection(asyncio.Protocol):
         if not self._waiting:
             self.close()
             return
-        future = self._waiting.popleft()
+        future, _ = self._waiting.popleft()
         if future.done():
             return  # who asked has given up
         if isinstance(value, ServerSaid):

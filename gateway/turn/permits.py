@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import secrets
 from collections.abc import Sequence
 from typing import Final
@@ -45,11 +46,11 @@ class Permit:
 
     __slots__ = ("_holds", "_id", "_permits", "_slots", "_taken", "_today", "_turn", "allowance")
 
-    def __init__(self, permits: Permits, turn: Turn, allowance: Allowance, today: Today) -> None:
+    def __init__(self, permits: Permits, turn: Turn, id_: str, allowance: Allowance, today: Today) -> None:
         self._permits = permits
         self._turn = turn
         self._today = today
-        self._id = secrets.token_hex(8)
+        self._id = id_
         self._taken: Sequence[Take] = ()
         self._slots: Sequence[Slot] = ()
         self._holds: Sequence[Hold] = ()
@@ -78,11 +79,9 @@ class Permit:
             cost: what that costs, billionths of the currency.
         """
         allowed = self.allowance
-        takes = [Take(rate.name, rate.limit, 1) for rate in allowed.requests]
-        takes += [Take(rate.name, rate.limit, tokens) for rate in allowed.tokens]
-        slots = [Slot(rate.name, rate.limit) for rate in allowed.places]
+        takes = [*allowed.requests, *(Take(take.name, take.limit, tokens) for take in allowed.tokens)]
         holds = [Hold(purse.counter(self._today), purse.limit, cost, kept_s=purse.kept_s) for purse in allowed.purses]
-        return Entry(self._id, takes, slots, holds)
+        return Entry(self._id, takes, allowed.slots, holds)
 
     def further(self, cost: int) -> Entry:
         """What it needs to go on, now that it is reckoned with this cost."""
@@ -99,11 +98,10 @@ class Permit:
         """The end of the stay, for a turn that used so many tokens and cost so much; None where nothing was counted."""
         if not (self._taken or self._slots or self._holds):
             return None
-        counted = {rate.name for rate in self.allowance.tokens}
+        # Behind those of requests, which stay taken.
         given = [
             Given(take.name, take.limit, tokens - min(take.amount, take.limit))
-            for take in self._taken
-            if take.name in counted
+            for take in self._taken[len(self.allowance.requests) :]
         ]
         paid = [Paid(hold.name, hold.amount, cost) for hold in self._holds]
         return Exit(self._id, given, [slot.name for slot in self._slots], paid)
@@ -128,6 +126,9 @@ class Permits:
         self._renewing: asyncio.Task[None] | None = None
         self._warned: set[str] = set()
         self._away = False
+        # Names of stays: no other process has one like it.
+        self._process = f"{secrets.token_hex(6)}."
+        self._numbers = itertools.count()
 
     def start(self) -> None:
         """Begin to give word of turns that run, where others count too."""
@@ -155,7 +156,7 @@ class Permits:
         allowances = snapshot.allowances
         today = allowances.today(self._clock.now())
         allowed = allowances.of(turn.principal, turn.tags, turn.pool.name, turn.decision.route)
-        permit = Permit(self, turn, allowed, today)
+        permit = Permit(self, turn, f"{self._process}{next(self._numbers)}", allowed, today)
         turn.permit = permit
         if not allowed:
             return permit

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gateway.errors import BudgetExceeded, GatewayError, RateLimited
-from gateway.security.allowances import Allowance, Purse, Rate
-from gateway.security.counters import Entry, Take, Verdict
+from gateway.security.allowances import Allowance, Purse
+from gateway.security.counters import Entry, Slot, Take, Verdict
 from gateway.turn.context import Left, Standing
 
 # A place is free again when some turn ends, which nobody can foresee.
@@ -36,6 +36,8 @@ def standing_of(allowed: Allowance, entry: Entry, verdict: Verdict) -> Standing:
 
 
 def _least(takes: Sequence[Take], left: Sequence[float]) -> Left | None:
+    if not takes:
+        return None
     found: Left | None = None
     for take, rest in zip(takes, left, strict=True):
         if found is None or rest < found.left:
@@ -52,7 +54,7 @@ def refusal_of(allowed: Allowance, verdict: Verdict) -> GatewayError:
             "request may cost."
         )
     if verdict.kind == "slot":
-        place = allowed.places[verdict.index]
+        place = allowed.slots[verdict.index]
         return RateLimited(
             f"Too many requests at the same time: {_counted(place)} may run {place.limit}.",
             retry_after_s=_PLACE_RETRY_S,
@@ -65,5 +67,5 @@ def refusal_of(allowed: Allowance, verdict: Verdict) -> GatewayError:
     )
 
 
-def _counted(rate: Rate) -> str:
+def _counted(rate: Take | Slot) -> str:
     return _WHOSE[rate.name.split(":", 2)[1]]
