@@ -178,8 +178,8 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
             f"`router.default` names no model: there is no `{router.default}`{_near(router.default, config.models)}"
         )
         problems.append(document.problem(("router", "default"), message))
-    if not config.storage.database.startswith("sqlite:///"):
-        message = "`storage.database` must begin with `sqlite:///`; other databases are not supported by this version"
+    if not config.storage.database.startswith(("sqlite:///", "postgresql://", "postgres://", "postgresql+asyncpg://")):
+        message = "`storage.database` must begin with `sqlite:///` or `postgresql://`; others are not supported"
         problems.append(document.problem(("storage", "database"), message))
     return problems + _key_problems(config, document)
 
