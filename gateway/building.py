@@ -20,6 +20,7 @@ from gateway.backends.watched import WatchedBackend
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle import Bundle, no_tool
 from gateway.config.files import Files
+from gateway.config.limits import OidcConfig
 from gateway.config.loader import load, load_files
 from gateway.config.models import Capabilities, GatewayConfig, SemanticConfig
 from gateway.config.names import ModelNames, fallback_order
@@ -33,7 +34,7 @@ from gateway.routing.fits import Fits
 from gateway.routing.linted import warnings_of
 from gateway.routing.rules import rule_mistakes
 from gateway.security.key_book import KeyBook
-from gateway.security.keys import KeyRing
+from gateway.security.keys import KeyRing, Tokens
 from gateway.security.outbound import OutboundGuard
 from gateway.security.outbound_gate import addresses_of
 from gateway.security.prices import Prices, price_of
@@ -101,6 +102,7 @@ class Builder:
         self.lock_path = config_path.parent / LOCK_NAME
         self.told: tuple[Problem, ...] = ()
         self._book = book
+        self._tokens: tuple[OidcConfig, Tokens] | None = None
 
     async def read(self) -> Bundle:
         """What the files on disk say now, proved as far as files can be.
@@ -179,6 +181,7 @@ class Builder:
             teams=config.teams,
             book=self._book,
             trusted_proxies=config.server.trusted_proxies,
+            tokens=self._tokens_of(config.keys.oidc),
         )
         if current is not None:
             await refuse_open_gateway(keys)
@@ -250,6 +253,17 @@ class Builder:
             may_come=lambda name: _may_come(name, servers),
         )
         return registry, servers
+
+    def _tokens_of(self, config: OidcConfig | None) -> Tokens | None:
+        """What reads an identity provider's tokens; the same as long as the provider is, for what it remembers of it."""
+        if config is None:
+            return None
+        if self._tokens is None or self._tokens[0] != config:
+            # Cryptography that nobody loads who has no such provider.
+            from gateway.security.oidc import OidcTokens
+
+            self._tokens = (config, OidcTokens(config, self._clock))
+        return self._tokens[1]
 
     def _mcp_provider(self, name: str, bundle: Bundle, lock: Lock, guard: OutboundGuard) -> McpProvider:
         """One server's tools; all servers start at the same time."""

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from starlette.types import Scope
 
+from gateway.security.principal import Origin
+
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _UNKNOWN = "unknown"
 
@@ -19,6 +21,12 @@ def peer_of(scope: Scope) -> str:
     """The other end of the connection; `local` where it is a socket of this machine without an address."""
     client = scope.get("client")
     return str(client[0]) if client and client[0] else "local"
+
+
+def origin_of(scope: Scope, trusted: Sequence[str]) -> Origin:
+    """Both the peer and the client's address."""
+    peer = peer_of(scope)
+    return Origin(peer, address_of(scope, trusted) if trusted else peer)
 
 
 def address_of(scope: Scope, trusted: Sequence[str]) -> str:

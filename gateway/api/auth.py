@@ -100,14 +100,13 @@ def _named_elsewhere(scope: Scope, keys: KeyRing, principal: Principal, special:
 
     A user that a key without the role names is nobody's word, and left alone: such headers belong to other programs.
     """
-    names = list(keys.session_headers)
-    if "set_user" in principal.roles:
-        names += keys.user_headers
-    found = {name: str(value, "latin-1") for name, value in scope["headers"] if name in names and value}
-    for own, others in ((b"x-gateway-user", keys.user_headers), (b"x-gateway-session", keys.session_headers)):
-        said = next((found[name] for name in others if name in found), None)
-        if said is not None:
-            special.setdefault(own, said)
+    sent = {name: str(value, "latin-1") for name, value in scope["headers"] if value}
+    user = next((sent[name] for name in keys.user_headers if name in sent), None)
+    if user is not None and "set_user" in principal.roles:
+        special.setdefault(b"x-gateway-user", user)
+    session = next((sent[name] for name in keys.session_headers if name in sent), None)
+    if session is not None:
+        special.setdefault(b"x-gateway-session", session)
 
 
 def _end_user(name: str, param: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace as replaced
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.address import origin_of
 from gateway.api.auth import for_user, read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
@@ -27,7 +28,7 @@ from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
 from gateway.errors import Draining, GatewayError
-from gateway.security.principal import Principal
+from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.turn.context import Turn
 from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
@@ -64,8 +65,10 @@ class ChatCompletions:
         """Answer one request."""
         trace_id: str = scope[TRACE_ID]
         principal: Principal | None = None
+        origin = NOWHERE
         try:
             snapshot = self._versions.serving
+            origin = origin_of(scope, snapshot.keys.trusted_proxies)
             principal, wishes = await read_headers(
                 scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers
             )
@@ -76,10 +79,10 @@ class ChatCompletions:
         except ClientGone:
             return
         except GatewayError as error:
-            self._turns.refuse(trace_id, principal, ENDPOINT, error)
+            self._turns.refuse(trace_id, principal, ENDPOINT, error, origin)
             await send_error(send, describe(error))
             return
-        exchange = _Exchange(self._turns, trace_id, principal, request, body, wishes, send, self._silence_s)
+        exchange = _Exchange(self._turns, trace_id, principal, request, body, wishes, origin, send, self._silence_s)
         await exchange.run(receive)
 
 
@@ -94,6 +97,7 @@ class _Exchange:
         request: ChatRequest,
         body: bytes,
         wishes: Wishes,
+        origin: Origin,
         send: Send,
         silence_s: float,
     ) -> None:
@@ -103,6 +107,7 @@ class _Exchange:
         self._request = request
         self._body = body
         self._wishes = wishes
+        self._origin = origin
         self._send = send
         self._silence_s = silence_s
         self._stream: ChatStream | None = None
@@ -119,7 +124,14 @@ class _Exchange:
         watch = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._start_watching, receive, task.cancel)
         try:
             result = await self._turns.answer(
-                self._trace_id, self._principal, self._request, self._wishes, ENDPOINT, self._begun, self._body
+                self._trace_id,
+                self._principal,
+                self._request,
+                self._wishes,
+                ENDPOINT,
+                self._begun,
+                self._body,
+                self._origin,
             )
             await self._complete(result)
             if self._turn is not None and self._turn.joinable is not None:

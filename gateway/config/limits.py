@@ -5,6 +5,7 @@ Knows shapes, defaults and units. Who is counted under which name is `security/p
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -97,6 +98,6 @@ class OidcConfig(Section):
 
     @model_validator(mode="after")
     def _safe(self) -> OidcConfig:
-        if not self.jwks_url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+        if re.match(r"https://[^/\s]|http://(127\.0\.0\.1|localhost|\[::1\])[:/]", self.jwks_url) is None:
             raise ValueError("`jwks_url` must start with https://: whoever answers for it decides who may call")
         return self

@@ -14,6 +14,16 @@ NO_LIMITS = Limits()
 NO_BUDGETS = Budgets()
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where a request came from: the other end of its connection, and the client's address as trusted proxies tell it."""
+
+    peer: str
+    address: str
+
+
+NOWHERE = Origin("-", "-")
+
+
 class Principal(msgspec.Struct, frozen=True):
     """The key a request came with, and the end user behind it.
 

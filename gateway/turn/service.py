@@ -19,7 +19,7 @@ from gateway.config.versions import Versioned
 from gateway.errors import GatewayError, HookFailed, UpstreamUnavailable
 from gateway.ids import new_call_id
 from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
-from gateway.security.principal import Principal
+from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.store.kept import KeptRoutes
 from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
@@ -95,15 +95,17 @@ class Turns:
         endpoint: str,
         begun: Begun,
         body: bytes,
+        origin: Origin = NOWHERE,
     ) -> TurnResult:
         """Run one turn, or join the one that this request repeats.
 
-        `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came.
+        `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came, `origin`
+        says where from.
 
         Raises:
             GatewayError: the turn failed or was refused.
         """
-        record = self._received(trace_id, principal, request, endpoint)
+        record = self._received(trace_id, principal, request, endpoint, origin)
         started = self._clock.monotonic()
         try:
             lease = self._versions.acquire()
@@ -198,18 +200,37 @@ class Turns:
             finally:
                 self.joining.leave(found, status)
 
-    def refuse(self, trace_id: str, principal: Principal | None, endpoint: str, error: GatewayError) -> None:
+    def refuse(
+        self,
+        trace_id: str,
+        principal: Principal | None,
+        endpoint: str,
+        error: GatewayError,
+        origin: Origin = NOWHERE,
+    ) -> None:
         """Record a request that never became a turn."""
         record = Recorder(trace_id, principal.owner if principal else "-", self._clock, self._live)
         status, code = self._status_of(error)
-        record.emit("request.refused", endpoint=endpoint, status=status, code=code, message=error.message)
+        record.emit(
+            "request.refused",
+            endpoint=endpoint,
+            peer=origin.peer,
+            address=origin.address,
+            status=status,
+            code=code,
+            message=error.message,
+        )
         self._tell(record)
 
-    def _received(self, trace_id: str, principal: Principal, request: ChatRequest, endpoint: str) -> Recorder:
+    def _received(
+        self, trace_id: str, principal: Principal, request: ChatRequest, endpoint: str, origin: Origin
+    ) -> Recorder:
         record = Recorder(trace_id, principal.owner, self._clock, self._live)
         record.emit(
             "request.received",
             endpoint=endpoint,
+            peer=origin.peer,
+            address=origin.address,
             model=request.model,
             stream=request.stream,
             messages=[encode_message(message) for message in request.messages],
