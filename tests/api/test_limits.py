@@ -9,11 +9,13 @@ from typing import Any
 
 import openai
 import pytest
+import redis
 
 from tests.frames import d
 from tests.replies import answer, call, error, stream
 from tests.serving import Served, native_config, serving
 from tests.upstream import ScriptedUpstream
+from tests.valkey import valkey, wire
 
 KEY = "sk-limited"
 # A thousand tokens cost a dollar, whichever way they go.
@@ -390,3 +392,60 @@ async def test_without_limits_no_header_speaks_of_them(tmp_path: Path) -> None:
         status, headers, _ = await ask(served)
         assert status == 200
         assert not [name for name in headers if name.startswith("x-ratelimit")]
+
+
+DOWN = [
+    ({"key": {"limits": {"requests_per_min": 5}}}, 200),
+    ({"key": {"limits": {"requests_per_min": 5}}, "limits": {"store_down": "closed"}}, 503),
+    ({"key": {"budgets": {"day": 5}}}, 503),
+    ({"key": {"budgets": {"day": 5}}, "budgets": {"store_down": "open"}}, 200),
+    ({}, 200),
+]
+
+
+@pytest.mark.parametrize(("more", "status"), DOWN)
+async def test_limits_open_and_budgets_close_while_the_shared_server_is_away(
+    tmp_path: Path, more: dict[str, Any], status: int
+) -> None:
+    with valkey() as server:
+        async with ScriptedUpstream(then=answer("ok")) as upstream, wire(server) as way:
+            whole = config(upstream, **more) | {"config": {"lease_s": 300}}
+            whole["storage"] = {"database": f"sqlite:///{tmp_path / 'x.db'}", "redis": way.url}
+            async with serving(tmp_path, whole) as served:
+                assert (await ask(served))[0] == 200
+                way.cut()
+                seen = len(upstream.requests)
+                for _ in range(3):
+                    found, _, body = await ask(served)
+                    assert found == status, body
+                    if status == 503:
+                        assert body["error"]["code"] == "store_unavailable"
+                assert len(upstream.requests) - seen == (3 if status == 200 else 0)
+                way.mend()
+                async with asyncio.timeout(30):
+                    while (await ask(served))[0] != 200:
+                        await asyncio.sleep(0.05)
+
+
+async def test_a_request_asks_the_shared_server_once(tmp_path: Path) -> None:
+    key = {
+        "limits": {"requests_per_min": 500, "tokens_per_min": 100_000, "concurrent_turns": 50},
+        "budgets": {"day": 50, "month": 50, "total": 50},
+    }
+    with valkey() as server:
+        async with ScriptedUpstream(then=answer("ok")) as upstream:
+            whole = config(upstream, key=key, limits={"requests_per_min": 400}) | {"config": {"lease_s": 300}}
+            whole["storage"] = {"database": f"sqlite:///{tmp_path / 'x.db'}", "redis": server.url}
+            async with serving(tmp_path, whole) as served:
+                for _ in range(3):
+                    assert (await ask(served))[0] == 200
+                await asyncio.sleep(0.3)
+                with redis.Redis(port=server.port) as client:
+                    before: Any = client.info("commandstats")
+                    for _ in range(10):
+                        assert (await ask(served))[0] == 200
+                    await asyncio.sleep(0.3)
+                    after: Any = client.info("commandstats")
+                scripts = [each["cmdstat_evalsha"]["calls"] for each in (before, after)]
+                # One on the way in, and at most one behind each that goes out.
+                assert 10 < scripts[1] - scripts[0] <= 20
