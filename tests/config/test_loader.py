@@ -487,7 +487,7 @@ def test_the_environment_wins_over_the_file() -> None:
 
 
 def test_another_database_is_refused_without_showing_the_url() -> None:
-    (found,) = refused(DATABASE_URL="postgresql://u:tell-nobody@h/d")
+    (found,) = refused(DATABASE_URL="mysql://u:tell-nobody@h/d")
     assert found.startswith("environment:0: DATABASE_URL: ")
     assert "tell-nobody" not in found
 
