@@ -24,6 +24,7 @@ from gateway.api.edge import Edge
 from gateway.api.effects import effects_endpoints
 from gateway.api.errors import describe
 from gateway.api.health import health_endpoints
+from gateway.api.keys import keys_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
 from gateway.api.route import route_endpoints
@@ -31,6 +32,7 @@ from gateway.api.services import Drain, Services
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
+from gateway.api.usage import usage_endpoints
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle_store import BundleStore
@@ -48,6 +50,10 @@ from gateway.observe.logging import LogSubscriber, configure_logging
 from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.trace import TraceWriter
+from gateway.observe.usage import UsageWriter
+from gateway.security.counters import Counters
+from gateway.security.key_book import KeyBook
+from gateway.security.memory_counters import MemoryCounters
 from gateway.settings import Settings
 from gateway.store.answers import MemoryAnswers
 from gateway.store.bundles import MemoryBundles
@@ -65,6 +71,7 @@ from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
 from gateway.turn.offering import Offering
+from gateway.turn.permits import Permits
 from gateway.turn.pruner import Pruner
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
@@ -116,7 +123,9 @@ async def open_gateway(
     """
     clock = clock or SystemClock()
     async with contextlib.AsyncExitStack() as stack:
-        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root)
+        book = KeyBook(clock)
+        stack.push_async_callback(book.close)
+        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root, book=book)
         stack.push_async_callback(builder.close)
         own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config
         alone = own.storage.redis is None
@@ -143,6 +152,8 @@ async def open_gateway(
             """What outlives versions takes over the new one's settings."""
             builder.prepare_backends()
             checks.begin(snapshot.tools)
+            if snapshot.keys.configured:
+                book.close_for_good()
             redactor.update(secrets_of(snapshot.config))
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
@@ -164,10 +175,11 @@ async def open_gateway(
         stack.push_async_callback(versions.close)
         # Stopped first: what they look at is closed then.
         stack.push_async_callback(checks.close)
-        refuse_open_gateway(first)
         store = SqlStore(first.config.storage.database)
         stack.push_async_callback(store.close)
         await store.open()
+        book.open(store.keys)
+        await refuse_open_gateway(first.keys)
         traces = TraceWriter(store, first.config.observe.traces, clock, redactor)
         stack.push_async_callback(traces.close)
         await traces.open()
@@ -214,6 +226,12 @@ async def open_gateway(
         stack.push_async_callback(kept.close)
         kept_offers = _kept_offers(own.storage, clock)
         stack.push_async_callback(kept_offers.close)
+        usage = UsageWriter(store.usage)
+        stack.push_async_callback(usage.close)
+        usage.open()
+        permits = Permits(_counters(own.storage, clock), store.usage, usage, clock)
+        stack.push_async_callback(permits.close)
+        permits.start()
         turns = Turns(
             versions,
             loop,
@@ -224,6 +242,7 @@ async def open_gateway(
             live,
             _status_of,
             AnswerCache(loop, answers),
+            permits,
             kept,
             Offering(courier.breakers, kept_offers),
         )
@@ -235,6 +254,10 @@ async def open_gateway(
             replica,
             kept,
             store.traces,
+            store.keys,
+            book,
+            store.usage,
+            usage,
             together,
             settling,
             courier,
@@ -287,6 +310,8 @@ def create_app(services: Services) -> FastAPI:
         config_endpoints,
         traces_endpoints,
         effects_endpoints,
+        keys_endpoints,
+        usage_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     app.include_router(models_endpoints(services))
@@ -346,6 +371,14 @@ def _kept_offers(storage: StorageConfig, clock: Clock) -> KeptRoutes:
 
     prefix = f"{storage.redis_prefix}offers:"
     return ValkeyKept(storage.redis, prefix, clock.monotonic, "tools are offered as to new conversations")
+
+
+def _counters(storage: StorageConfig, clock: Clock) -> Counters:
+    if storage.redis is None:
+        return MemoryCounters(clock)
+    from gateway.store.valkey_counters import ValkeyCounters
+
+    return ValkeyCounters(storage.redis, storage.redis_prefix)
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

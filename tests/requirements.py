@@ -284,7 +284,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "The gateway is open on this machine alone, and only while no key was ever made.",
         "contract",
         (
-            "security/test_keys.py::test_any_key_that_ever_was_closes_the_gateway",
+            "security/test_keys.py::test_any_key_of_the_configuration_closes_the_gateway",
             "e2e/test_make_run.py::test_open_gateway_for_other_machines_is_refused_with_what_to_do",
         ),
     ),
@@ -956,6 +956,45 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-closed",
+        "Every endpoint but the two probes asks for a key.",
+        "contract",
+        ("api/test_keys.py::test_every_endpoint_but_the_probes_asks_for_a_key",),
+    ),
+    Requirement(
+        "R-open-once",
+        "The gateway is open on this machine alone, while no key was ever made, and never again.",
+        "contract",
+        (
+            "api/test_keys.py::test_the_first_key_by_command_closes_a_running_open_gateway",
+            "api/test_keys.py::test_a_reload_that_would_leave_nobody_a_key_is_refused",
+            "security/test_keys.py::test_the_first_key_closes_an_open_gateway_and_revoking_the_last_never_opens_it",
+        ),
+    ),
+    Requirement(
+        "R-isolation",
+        "No kind of record of one owner is found by another, and no table escapes the proof.",
+        "blueprint invariant 9",
+        (
+            "store/test_isolation.py::test_nobody_finds_what_another_owner_has",
+            "store/test_isolation.py::test_every_table_is_in_the_matrix_or_belongs_to_nobody",
+        ),
+    ),
+    Requirement(
+        "R-counters-alike",
+        "Counters in this process and in a shared server answer alike, and spending never passes the budget.",
+        "contract",
+        (
+            "security/test_counters.py::test_both_kinds_answer_alike_whatever_happens_and_spending_never_passes_the_budget",
+        ),
+    ),
+    Requirement(
+        "R-unknown-price",
+        "An unknown price is shown as unknown and never as zero.",
+        "contract",
+        ("api/test_limits.py::test_an_unknown_price_is_let_in_or_not_as_configured_and_is_no_zero",),
+    ),
+    Requirement(
         "R-owners",
         "Nothing stored is readable by another owner, except by administrators.",
         "blueprint invariant 9",
@@ -1053,6 +1092,19 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "routing/test_rules.py::test_patterns_see_normalised_text_and_no_case",
     ),
     _field_case(
+        79,
+        "Requests that come together cannot spend the same money, on however many replicas; what fails or dies gives it back.",
+        "security/test_counters.py::test_money_is_not_set_aside_twice_however_many_ask_at_once_B079",
+        "e2e/test_shared_limits.py::test_two_hundred_requests_at_once_never_pass_the_budget_B079",
+        "e2e/test_shared_limits.py::test_what_a_killed_replica_had_set_aside_is_free_again_B079",
+    ),
+    _field_case(
+        80,
+        "A forged address, user or role changes nothing about who is limited.",
+        "api/test_limits.py::test_forged_addresses_do_not_reset_the_limiter_B080",
+        "api/test_limits.py::test_a_trusted_proxys_right_most_untrusted_hop_is_the_address_B080",
+    ),
+    _field_case(
         85,
         "No client makes new series of a metric.",
         "observe/test_metrics.py::test_no_client_and_no_model_makes_new_series",
@@ -1067,5 +1119,18 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "An idempotency key gets the first answer, one execution at a time, and never another body's or caller's.",
         "turn/test_joining.py::test_a_key_with_another_body_is_a_conflict",
         "turn/test_joining.py::test_an_answered_turn_is_told_again_to_who_has_its_key",
+    ),
+    _field_case(
+        89,
+        "A key that is blocked, revoked, changed or over is so everywhere within two seconds, whatever its role.",
+        "security/test_keys.py::test_an_accepted_key_is_not_accepted_for_longer_while_the_database_is_away_B089",
+        "api/test_limits.py::test_a_revoked_key_ends_its_running_turn_at_the_next_round_B089",
+        "e2e/test_shared_limits.py::test_a_key_that_ends_on_one_replica_ends_on_the_other_while_streams_run_B089",
+    ),
+    _field_case(
+        90,
+        "A request that one limit refuses uses up nothing of another.",
+        "security/test_counters.py::test_what_one_limit_refuses_costs_nothing_in_the_others_B090",
+        "api/test_limits.py::test_a_request_that_one_limit_refuses_uses_up_no_other_B090",
     ),
 )

@@ -138,7 +138,15 @@ async def listening(gateway: Gateway) -> AsyncIterator[str]:
     """Put a gateway on a free port; its address."""
     server = uvicorn.Server(
         uvicorn.Config(
-            gateway.app, loop="none", http=Connection, ws="none", lifespan="off", log_config=None, access_log=False
+            gateway.app,
+            loop="none",
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            # As the program does: uvicorn would take the word of whoever is on this machine.
+            proxy_headers=False,
         )
     )
     # The protocol is named, or the event loop leaves Nagle's algorithm on: 40 ms an answer.

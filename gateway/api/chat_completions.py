@@ -10,13 +10,16 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec.structs import replace as replaced
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.auth import read_headers
+from gateway.api.address import origin_of
+from gateway.api.auth import for_user, read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
 from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
 from gateway.api.sse import SILENCE_S, ChatStream
+from gateway.api.standing import standing_headers
 from gateway.chat.answer import Choice
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.codecs.functions import FunctionsWriter, functions_answer
@@ -25,7 +28,7 @@ from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
 from gateway.errors import Draining, GatewayError
-from gateway.security.principal import Principal
+from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.turn.context import Turn
 from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
@@ -63,19 +66,24 @@ class ChatCompletions:
         """Answer one request."""
         trace_id: str = scope[TRACE_ID]
         principal: Principal | None = None
+        origin = NOWHERE
         try:
             snapshot = self._versions.serving
-            principal, wishes = read_headers(scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers)
+            origin = origin_of(scope, snapshot.keys.trusted_proxies)
+            principal, wishes = await read_headers(
+                scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers
+            )
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
             body = await read_body(scope, receive, limit_bytes)
             request = decode_request(body)
+            principal = for_user(principal, request.user)
         except ClientGone:
             return
         except GatewayError as error:
-            self._turns.refuse(trace_id, principal, ENDPOINT, error)
+            self._turns.refuse(trace_id, principal, ENDPOINT, error, origin)
             await send_error(send, describe(error))
             return
-        exchange = _Exchange(self._turns, trace_id, principal, request, body, wishes, send, self._silence_s)
+        exchange = _Exchange(self._turns, trace_id, principal, request, body, wishes, origin, send, self._silence_s)
         await exchange.run(receive)
 
 
@@ -90,6 +98,7 @@ class _Exchange:
         request: ChatRequest,
         body: bytes,
         wishes: Wishes,
+        origin: Origin,
         send: Send,
         silence_s: float,
     ) -> None:
@@ -99,6 +108,7 @@ class _Exchange:
         self._request = request
         self._body = body
         self._wishes = wishes
+        self._origin = origin
         self._send = send
         self._silence_s = silence_s
         self._stream: ChatStream | None = None
@@ -115,13 +125,22 @@ class _Exchange:
         watch = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._start_watching, receive, task.cancel)
         try:
             result = await self._turns.answer(
-                self._trace_id, self._principal, self._request, self._wishes, ENDPOINT, self._begun, self._body
+                self._trace_id,
+                self._principal,
+                self._request,
+                self._wishes,
+                ENDPOINT,
+                self._begun,
+                self._body,
+                self._origin,
             )
             await self._complete(result)
             if self._turn is not None and self._turn.joinable is not None:
                 self._turns.joining.delivered(self._turn.joinable)
         except GatewayError as error:
             answer = describe(error)
+            if self._turn is not None and self._turn.standing is not None:
+                answer = replaced(answer, headers=(*answer.headers, *standing_headers(self._turn.standing)))
             self._answered = True
             if self._stream is not None and self._stream.started:
                 await self._stream.fail(answer)
@@ -222,6 +241,8 @@ def _headers(turn: Turn) -> Headers:
         headers.append((b"x-gateway-replayed", b"true"))
     if decision.score is not None:
         headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
+    if turn.standing is not None:
+        headers += standing_headers(turn.standing)
     return headers
 
 

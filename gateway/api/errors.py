@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.errors import (
     BodyTooLarge,
+    BudgetExceeded,
     ConfigError,
     ConfigStale,
     ContextTooLong,
@@ -26,6 +27,7 @@ from gateway.errors import (
     NotFound,
     QueueFull,
     RateLimited,
+    SchemaOld,
     StoreUnavailable,
     ToolFailed,
     ToolsAway,
@@ -54,6 +56,7 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     EffectSettled: (409, "invalid_request_error", "effect_settled"),
     RateLimited: (429, "rate_limit_error", "rate_limit_exceeded"),
     QueueFull: (429, "rate_limit_error", "queue_full"),
+    BudgetExceeded: (429, "insufficient_quota", "insufficient_quota"),
     UpstreamError: (502, "upstream_error", "upstream_error"),
     UpstreamRefused: (502, "upstream_error", "upstream_error"),
     UpstreamDenied: (502, "upstream_error", "upstream_error"),
@@ -65,6 +68,7 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     Draining: (503, "server_error", "draining"),
     ToolsAway: (503, "server_error", "tools_unavailable"),
     StoreUnavailable: (503, "server_error", "store_unavailable"),
+    SchemaOld: (503, "server_error", "schema_old"),
     ConfigStale: (503, "server_error", "config_stale"),
     ConfigError: (400, "invalid_request_error", "config_invalid"),
 }

@@ -31,7 +31,7 @@ def health_endpoints(services: Services) -> APIRouter:
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
-        principal = caller(request.scope, services.versions.current.keys, services.clock.now())
+        principal = await caller(request.scope, services.versions.current.keys, services.clock.now())
         if not principal.roles & {"admin", "metrics"}:
             raise NotAllowed("This needs a key with the role `metrics` or `admin`.")
         return Response(await services.together.scrape(), media_type=CONTENT_TYPE)

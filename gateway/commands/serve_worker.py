@@ -82,7 +82,7 @@ async def _serve(job: Job, settings: Settings, channel: Channel, siblings: Sibli
         siblings.answers.update(gateway.together.answers)
         snapshot = gateway.versions.current
         drain_s = snapshot.config.server.drain_s
-        await channel.send(Prepared(gateway.replica.name, drain_s, needs_key=not snapshot.keys.open))
+        await channel.send(Prepared(gateway.replica.name, drain_s, needs_key=not await snapshot.keys.is_open()))
         proving = asyncio.create_task(_prove(gateway, channel), name="proved")
         try:
             await siblings.go.wait()

@@ -14,6 +14,7 @@ from gateway.clock import Clock
 EventType = Literal[
     "request.received",
     "request.refused",
+    "budget.warned",
     "decision.made",
     "hidden.restored",
     "hidden.kept",

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.errors import StoreUnavailable
+from gateway.store.memory_keys import MemoryKeys, MemoryUsage
 from gateway.store.memory_turns import MemoryEffects, MemoryHidden, MemoryTurns
-from gateway.store.store import JournalEntry, KeyRow, TraceRow
+from gateway.store.store import JournalEntry, TraceRow
 
 
 class MemoryTraces:
@@ -89,44 +90,6 @@ class MemoryJournal:
         return gone
 
 
-class MemoryKeys:
-    """`Keys` in a dictionary."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, KeyRow] = {}
-
-    async def add(self, row: KeyRow) -> None:
-        """Keep a new key."""
-        if row.id in self._rows or any(known.digest == row.digest for known in self._rows.values()):
-            raise StoreUnavailable("a record of this identity is kept already", retryable=False)
-        self._rows[row.id] = row
-
-    async def active(self, now: float) -> Sequence[KeyRow]:
-        """Every key that is neither revoked nor at its end."""
-        return [
-            row
-            for row in self._rows.values()
-            if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
-        ]
-
-    async def every(self, owner: str | None) -> Sequence[KeyRow]:
-        """Every key, the newest first."""
-        rows = [row for row in self._rows.values() if owner is None or row.owner == owner]
-        return sorted(rows, key=lambda row: (-row.created_at, row.id))
-
-    async def revoke(self, id: str, owner: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
-        """End a key now."""
-        row = self._rows.get(id)
-        if row is None or row.revoked_at is not None or (owner is not None and row.owner != owner):
-            return False
-        self._rows[id] = msgspec.structs.replace(row, revoked_at=now)
-        return True
-
-    async def ever_created(self) -> bool:
-        """Whether there ever was a key."""
-        return bool(self._rows)
-
-
 class MemoryStore:
     """`Store` that forgets everything with the process."""
 
@@ -134,6 +97,7 @@ class MemoryStore:
         self.traces = MemoryTraces()
         self.journal = MemoryJournal()
         self.keys = MemoryKeys()
+        self.usage = MemoryUsage()
         self.turns = MemoryTurns()
         self.effects = MemoryEffects()
         self.hidden = MemoryHidden()

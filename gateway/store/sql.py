@@ -9,6 +9,7 @@ from gateway.store.journal import SqlJournal
 from gateway.store.keys import SqlKeys
 from gateway.store.traces import SqlTraces
 from gateway.store.turns import SqlTurns
+from gateway.store.usage import SqlUsage
 
 
 class SqlStore:
@@ -20,6 +21,7 @@ class SqlStore:
         self.traces = SqlTraces(self._database)
         self.journal = SqlJournal(self._database)
         self.keys = SqlKeys(self._database)
+        self.usage = SqlUsage(self._database)
         self.turns = SqlTurns(self._database)
         self.effects = SqlEffects(self._database)
         self.hidden = SqlHidden(self._database)
@@ -30,7 +32,6 @@ class SqlStore:
 
     async def upgrade(self) -> str:
         """Migrate now; the revision the database has then."""
-        await self._database.open()
         return await self._database.upgrade()
 
     async def close(self) -> None:

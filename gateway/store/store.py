@@ -11,7 +11,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gateway.store.key_records import Keys
 from gateway.store.turn_records import Effects, Hidden, Turns
+from gateway.store.usage_records import Usages
 
 
 class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,25 +59,6 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
 
 
-class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A key made at run time. `digest` is the hex SHA-256 of the key; lists of None mean all."""
-
-    id: str
-    name: str
-    digest: str
-    prefix: str
-    owner: str
-    team: str | None = None
-    roles: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    models: tuple[str, ...] | None = None
-    routes: tuple[str, ...] | None = None
-    tools: tuple[str, ...] | None = None
-    created_at: float
-    expires_at: float | None = None
-    revoked_at: float | None = None
-
-
 class Traces(Protocol):
     """Finished turns. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
@@ -116,30 +99,6 @@ class Journal(Protocol):
         ...
 
 
-class Keys(Protocol):
-    """Keys made at run time. Every call raises `StoreUnavailable` where the store cannot be reached."""
-
-    async def add(self, row: KeyRow) -> None:
-        """Keep a new key."""
-        ...
-
-    async def active(self, now: float) -> Sequence[KeyRow]:
-        """Every key that is neither revoked nor at its end."""
-        ...
-
-    async def every(self, owner: str | None) -> Sequence[KeyRow]:
-        """Every key, the newest first, revoked ones included."""
-        ...
-
-    async def revoke(self, id: str, owner: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
-        """End a key now; False where there is no such key or it has ended before."""
-        ...
-
-    async def ever_created(self) -> bool:
-        """Whether there ever was a key, revoked ones included."""
-        ...
-
-
 class Store(Protocol):
     """All repositories, over one database."""
 
@@ -156,6 +115,11 @@ class Store(Protocol):
     @property
     def keys(self) -> Keys:
         """Keys made at run time."""
+        ...
+
+    @property
+    def usage(self) -> Usages:
+        """What was used."""
         ...
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Float,
@@ -24,7 +25,7 @@ from sqlalchemy import (
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0003"
+HEAD: Final = "0004"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -157,15 +158,13 @@ traces: Final = Table(
     Index(None, "started_at"),
 )
 
-# Keys made at run time. The key itself is nowhere; `digest` is its SHA-256, `prefix` what people recognise it by.
-# Lists are JSON; null means all.
+# Keys made at run time: what they make of their bearer. `owner` is who made them. Lists and mappings are JSON; null means all
+# of a list, and no limit.
 keys: Final = Table(
     "keys",
     metadata,
     Column("id", String(64), primary_key=True),
     Column("name", Text, nullable=False),
-    Column("digest", String(64), nullable=False, unique=True),
-    Column("prefix", String(16), nullable=False),
     Column("owner", Text, nullable=False),
     Column("team", Text),
     Column("roles", Text, nullable=False),
@@ -173,7 +172,49 @@ keys: Final = Table(
     Column("models", Text),
     Column("routes", Text),
     Column("tools", Text),
+    Column("limits", Text, nullable=False),
+    Column("budgets", Text, nullable=False),
+    Column("blocked", Boolean, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),
     Column("revoked_at", Float),
+)
+
+# What bearers of a key send: more than one while it is being exchanged. The secret itself is nowhere; `digest` is its SHA-256,
+# `prefix` what people recognise it by.
+key_secrets: Final = Table(
+    "key_secrets",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("key_id", String(64), ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("prefix", String(16), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    Index(None, "key_id"),
+)
+
+# What was used, added up: a row for each day (in `budgets.timezone`), owner and what answered. Empty text where there is none;
+# `tags` is a sorted JSON list. `cost` is in billionths of the currency; `unpriced` counts turns in which the price of some
+# tokens was not known.
+usage: Final = Table(
+    "usage",
+    metadata,
+    Column("day", String(10), primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("team", Text, primary_key=True),
+    Column("tags", Text, primary_key=True),
+    Column("route", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("backend", Text, primary_key=True),
+    Column("turns", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("cost", BigInteger, nullable=False),
+    Column("unpriced", BigInteger, nullable=False),
+    Index(None, "key", "day"),
 )

@@ -5,9 +5,9 @@ Values, made once by `prepare.py`. Does not know how the turn is driven.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,6 +26,29 @@ from gateway.tools.wires import ToolWires
 from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
+
+
+class Permit(Protocol):
+    """What lets a turn run."""
+
+    async def next_round(self, messages: Sequence[Message]) -> None:
+        """Make sure that the turn may go on to its next round, which sends these messages. Raises `GatewayError`."""
+        ...
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What is left of a minute's allowance, and seconds until it is whole again."""
+
+    limit: int
+    left: float
+    whole_in_s: float
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What is left to a caller, where requests or tokens are limited."""
+
+    requests: Left | None = None
+    tokens: Left | None = None
 
 
 @dataclass(slots=True)
@@ -70,6 +93,10 @@ class Turn:
         cache: how its answer may be kept and given again, or None.
         recalled: whether its answer is one that was kept for whoever asks the same.
         joinable: what others need to join it, or None where nobody would.
+        tags: the caller's and the request's.
+        spent: what was used so far, by the backend that answered.
+        permit: what lets it run, while it does.
+        standing: what is left to its caller.
         replayed: what the headers of the answer said that is told again, or None.
         replayed_usage: what that answer cost when it was given.
     """
@@ -110,6 +137,10 @@ class Turn:
     remembered: Remembered = field(default_factory=Remembered)
     machine: Machine = field(default_factory=Machine)
     usage: Usage = field(default_factory=Usage)
+    tags: frozenset[str] = frozenset()
+    spent: list[tuple[str | None, Usage]] = field(default_factory=list)
+    permit: Permit | None = None
+    standing: Standing | None = None
     backend: str | None = None
     answered_by: str | None = None
     stays: dict[str, str] = field(default_factory=dict)
@@ -129,6 +160,12 @@ class Turn:
         """A backend of `model` answers, which was asked for `asked`: later rounds ask it first."""
         self.backend, self.answered_by = backend, model
         self.stays[asked] = backend
+
+    def used(self, usage: Usage, *, before: bool = False, backend: str | None = None) -> None:
+        """Add up what a call took; `before`: an earlier attempt at the turn has paid for it; `backend` if it wasn't the turn's."""
+        self.usage += usage
+        if not before:
+            self.spent.append((backend or self.backend, usage))
 
     def told(self) -> dict[str, Any]:
         """What the headers of its answer say, as a JSON value."""

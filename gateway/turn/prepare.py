@@ -219,6 +219,7 @@ async def prepare(
         cache=_cache(request, messages, snapshot.config.models[meant.model], route) if not has_tools else None,
         headers=wishes.headers,
         shows_tools=wishes.events and bool(offered),
+        tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
     )
     if offered:
         turn.may_read(handles_in(_results_in(messages)))
