@@ -27,6 +27,7 @@ from gateway.api.health import health_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
 from gateway.api.route import route_endpoints
+from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
@@ -47,7 +48,15 @@ from gateway.observe.events import LiveSubscriber
 from gateway.observe.logging import LogSubscriber, configure_logging
 from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
+from gateway.observe.runs_metrics import RunsMetrics
 from gateway.observe.trace import TraceWriter
+from gateway.runs.chat import KIND as CHAT
+from gateway.runs.chat import ChatHandler
+from gateway.runs.engine import USUAL_PACE, Engine, Pace
+from gateway.runs.memory_queue import MemoryQueue
+from gateway.runs.queue import Queue
+from gateway.security.keys import LOCAL
+from gateway.security.principal import Principal
 from gateway.settings import Settings
 from gateway.store.answers import MemoryAnswers
 from gateway.store.bundles import MemoryBundles
@@ -66,6 +75,9 @@ from gateway.turn.pruner import Pruner
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
+# Seconds between two looks at whether this process is about to stop.
+_LOOK_S = 0.1
+
 _log = structlog.stdlib.get_logger("gateway.config")
 
 
@@ -81,6 +93,7 @@ class Gateway:
     store: SqlStore
     drain: Drain
     together: Together
+    engine: Engine
 
 
 @asynccontextmanager
@@ -94,6 +107,8 @@ async def open_gateway(
     clock: Clock | None = None,
     files: Files | None = None,
     siblings: Siblings | None = None,
+    executes: bool | None = None,
+    pace: Pace = USUAL_PACE,
 ) -> AsyncIterator[Gateway]:
     """Build everything, serve while the caller holds it, close everything in reverse.
 
@@ -106,6 +121,8 @@ async def open_gateway(
         clock: time.
         files: the own files as they were read before, to start by where others are active; None for those on disk now.
         siblings: the other worker processes of this gateway, where there are any.
+        executes: whether this process executes background runs; by default where no queue is shared with others.
+        pace: of leases and looks.
 
     Raises:
         ConfigError: the files or the environment are wrong.
@@ -214,6 +231,10 @@ async def open_gateway(
             kept,
         )
         drain = Drain()
+        engine = _engine(
+            store, turns, versions, own.storage, metrics, holder, clock, executes=alone if executes is None else executes, pace=pace
+        )
+        stack.push_async_callback(engine.close)
         together = Together(metrics, traces, versions, siblings)
         services = Services(
             turns,
@@ -227,6 +248,7 @@ async def open_gateway(
             clock,
             drain,
             lambda: builder.mcp.away(versions.current.config.tools),
+            engine.runs,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -242,7 +264,10 @@ async def open_gateway(
         builder.mcp.listen(news.tell)
         # Followed first and closed first: nothing is built or swapped while the rest is taken down.
         stack.push_async_callback(replica.close)
-        yield Gateway(create_app(services), versions, replica, turns, traces, store, drain, together)
+        engine.start()
+        draining = asyncio.create_task(_drain_runs(drain, engine, first.config.server.drain_s), name="drain")
+        stack.push_async_callback(_stop, draining)
+        yield Gateway(create_app(services), versions, replica, turns, traces, store, drain, together, engine)
 
 
 class GatewayApp(FastAPI):
@@ -264,7 +289,7 @@ class GatewayApp(FastAPI):
 
 def create_app(services: Services) -> FastAPI:
     """The ASGI app over the given objects."""
-    chat = ChatCompletions(services.turns, services.versions, services.clock)
+    chat = ChatCompletions(services.turns, services.versions, services.clock, services.runs, services.drain)
     app = GatewayApp(dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat))
     for endpoints in (
         models_endpoints,
@@ -273,6 +298,7 @@ def create_app(services: Services) -> FastAPI:
         config_endpoints,
         traces_endpoints,
         effects_endpoints,
+        runs_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     app.include_router(models_endpoints(services))
@@ -323,6 +349,65 @@ def _kept_routes(storage: StorageConfig, clock: Clock) -> KeptRoutes:
     from gateway.store.valkey_kept import ValkeyKept
 
     return ValkeyKept(storage.redis, storage.redis_prefix, clock.monotonic)
+
+
+def _engine(
+    store: SqlStore,
+    turns: Turns,
+    versions: Versioned[Snapshot],
+    storage: StorageConfig,
+    metrics: Metrics,
+    holder: str,
+    clock: Clock,
+    *,
+    executes: bool,
+    pace: Pace,
+) -> Engine:
+    async def writes(turn_id: str, owner: str) -> bool:
+        effects = await store.effects.of_turn(turn_id, owner)
+        return any(effect.status == "started" and effect.holder == holder for effect in effects)
+
+    def named(key: str) -> Principal | None:
+        keys = versions.current.keys
+        return LOCAL if keys.open and key == LOCAL.key_id else keys.named(key)
+
+    engine = Engine(
+        store.runs,
+        _run_queue(storage, clock),
+        {CHAT: ChatHandler(turns)},
+        executes=executes,
+        holder=holder,
+        alive=may_live,
+        writes=writes,
+        describe=_recorded,
+        named=named,
+        config=lambda: versions.current.config.runs,
+        webhooks=lambda: versions.current.config.webhooks,
+        tally=RunsMetrics(metrics.registry, lambda: engine.counts),
+        clock=clock,
+        pace=pace,
+    )
+    return engine
+
+
+def _run_queue(storage: StorageConfig, clock: Clock) -> Queue:
+    if storage.redis is None:
+        return MemoryQueue(clock)
+    from gateway.runs.valkey_queue import ValkeyQueue
+
+    return ValkeyQueue(storage.redis, storage.redis_prefix, clock)
+
+
+async def _drain_runs(drain: Drain, engine: Engine, grace_s: float) -> None:
+    """Once this process is about to stop, no more runs are begun in it."""
+    while not drain.begun:
+        await asyncio.sleep(_LOOK_S)
+    await asyncio.shield(engine.drain(max(1.0, grace_s - 1.0)))
+
+
+def _recorded(error: GatewayError) -> dict[str, object]:
+    answer = describe(error)
+    return {**answer.as_dict(), "status": answer.status}
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

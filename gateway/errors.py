@@ -26,6 +26,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── Draining                    this process is about to stop
     ├── ToolsAway                   a server of tools is away that has to be there
     ├── StoreUnavailable            what must be durable cannot be written
+    ├── BackgroundUnavailable       the queue of background runs cannot be reached
     ├── ConfigStale                 this replica may be behind the others and must not decide
     └── ConfigError                 files or settings are wrong; carries every problem
 """
@@ -104,6 +105,10 @@ class IdempotencyConflict(GatewayError):
 
 class EffectSettled(GatewayError):
     """An effect that is not to be settled or repeated: its outcome is known, or somebody is making it."""
+
+
+class RunEnded(GatewayError):
+    """A run that is not to be begun again: it is under way, or has completed."""
 
 
 class RateLimited(GatewayError):
@@ -190,6 +195,12 @@ class ToolsAway(GatewayError):
 
 class StoreUnavailable(GatewayError):
     """Something that has to be durable could not be written or read."""
+
+    retryable = True
+
+
+class BackgroundUnavailable(GatewayError):
+    """Background work cannot be taken on: its queue cannot be reached. What is answered at once is not affected."""
 
     retryable = True
 

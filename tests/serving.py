@@ -97,8 +97,9 @@ async def serving(
     routes: Mapping[str, Mapping[str, Any]] | None = None,
     plugins: Mapping[str, str] | None = None,
     settings: Settings | None = None,
+    **options: Any,
 ) -> AsyncIterator[Served]:
-    """Serve a configuration.
+    """Serve a configuration; `options` are `open_gateway`'s.
 
     Args:
         folder: an empty folder of the test.
@@ -119,7 +120,7 @@ async def serving(
         write_route(folder, name, route)
     async with (
         open_gateway(
-            folder / "gateway.yaml", folder / "routes", settings or Settings(_env_file=None), root=folder
+            folder / "gateway.yaml", folder / "routes", settings or Settings(_env_file=None), root=folder, **options
         ) as gateway,
         listening(gateway) as url,
         aiohttp.ClientSession() as http,

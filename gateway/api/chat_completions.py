@@ -10,12 +10,15 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.auth import read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
 from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
+from gateway.api.runs import summary
+from gateway.api.services import Drain
 from gateway.api.sse import SILENCE_S, ChatStream
 from gateway.chat.blocks import Message
 from gateway.chat.codecs.chat_completions import decode_request
@@ -25,7 +28,10 @@ from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
 from gateway.errors import Draining, GatewayError
+from gateway.runs.chat import chat_run, wants_background
+from gateway.runs.seam import Runs
 from gateway.security.principal import Principal
+from gateway.store.run_records import RunRow
 from gateway.turn.context import Turn
 from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
@@ -47,15 +53,26 @@ class ChatCompletions:
         turns: runs turns.
         versions: where the active version is.
         clock: time.
+        runs: takes on what is asked for as a background run.
+        drain: whether this process is about to stop.
         silence_s: seconds without a byte after which a stream gets a comment.
     """
 
     def __init__(
-        self, turns: Turns, versions: Versioned[Snapshot], clock: Clock, *, silence_s: float = SILENCE_S
+        self,
+        turns: Turns,
+        versions: Versioned[Snapshot],
+        clock: Clock,
+        runs: Runs,
+        drain: Drain,
+        *,
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._turns = turns
         self._versions = versions
         self._clock = clock
+        self._runs = runs
+        self._drain = drain
         self._silence_s = silence_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,6 +85,11 @@ class ChatCompletions:
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
             body = await read_body(scope, receive, limit_bytes)
             request = decode_request(body)
+            if wants_background(request):
+                self._drain.refuse()
+                new = chat_run(request, body, principal, wishes, trace_id, self._clock.now())
+                await send_json(send, 202, _taken_on(await self._runs.submit(new), request.model))
+                return
         except ClientGone:
             return
         except GatewayError as error:
@@ -203,6 +225,17 @@ async def _send_whole(stream: ChatStream, message: Message, reason: str | None, 
     if calls := message.tool_calls:
         await stream.add_calls(calls)
     await stream.finish(reason or "stop", turn.replayed_usage or turn.usage)
+
+
+def _taken_on(run: RunRow, model: str) -> bytes:
+    """What a client gets that asked for a run: an answer without choices, under the run's id."""
+    shown: dict[str, Any] = {
+        **summary(run),
+        "created": int(run.created_at),
+        "model": model,
+        "choices": [],
+    }
+    return msgspec.json.encode(shown)
 
 
 def _headers(turn: Turn) -> Headers:

@@ -10,6 +10,7 @@ from gateway.clock import Clock
 from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
 from gateway.errors import Draining
+from gateway.runs.acceptance import Acceptance
 from gateway.store.kept import KeptRoutes
 from gateway.store.store import Traces
 from gateway.tools.courier import Courier
@@ -45,3 +46,4 @@ class Services:
     clock: Clock
     drain: Drain
     away: Callable[[], Sequence[str]]
+    runs: Acceptance

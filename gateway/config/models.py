@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.config.http_tools import HttpServiceConfig
 from gateway.config.mcp_servers import McpServerConfig
+from gateway.config.runs import RunsConfig, WebhookConfig
 from gateway.config.section import Name, NonEmpty, Section
 
 # A model's name may hold one `*`, which stands for one character or more.
@@ -324,7 +325,9 @@ class GatewayConfig(Section):
     tools: ToolsConfig = ToolsConfig()
     keys: KeysConfig = KeysConfig()
     idempotency: IdempotencyConfig = IdempotencyConfig()
+    runs: RunsConfig = RunsConfig()
     observe: ObserveConfig = ObserveConfig()
+    webhooks: dict[Name, WebhookConfig] = Field(default_factory=dict)
 
 
 class When(Section):

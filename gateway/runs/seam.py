@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.runs.run import NewRun, RunRow, Status
+from gateway.runs.run import NewRun
+from gateway.store.run_records import RunRow, Status
 
 
 class Runs(Protocol):
     """Accepts runs, tells of them, cancels them. Every call raises `StoreUnavailable` where the database cannot be reached."""
 
     async def submit(self, new: NewRun) -> RunRow:
-        """Record and queue a run; it is durable when this returns.
+        """Record and queue a run; it is durable when this returns. The run of the first time where this asks again.
 
         Raises:
+            IdempotencyConflict: the key was used for something else.
             QueueFull: `runs.queue_max` are queued.
             BackgroundUnavailable: the queue cannot be reached.
         """

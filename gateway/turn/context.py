@@ -114,7 +114,7 @@ class Turn:
 
     def joined(self, turn_id: str) -> None:
         """Answer as the turn of this id: what it is called does not change with the attempt."""
-        self.answer_id = f"chatcmpl-{turn_id}"
+        self.answer_id = self.answer_id.removesuffix(self.record.trace_id) + turn_id
 
     def begin_again(self) -> None:
         """Forget this attempt: the turn is another's."""

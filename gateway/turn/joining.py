@@ -86,6 +86,7 @@ class Joinable:
         ended: whether its answer is.
         held_until: seconds since the epoch until which nobody else takes the turn over.
         pending: what is in hand, to be committed before its next writing call.
+        durable: whether it is committed before every next step.
     """
 
     turn_id: str
@@ -97,6 +98,7 @@ class Joinable:
     ended: bool = False
     held_until: float = 0.0
     pending: list[JournalEntry] = field(default_factory=list)
+    durable: bool = False
     keeper: asyncio.Task[None] | None = None
 
 
@@ -236,7 +238,8 @@ class Joining:
             raise JoinElsewhere
         if joinable.keeper is None:
             joinable.keeper = asyncio.get_running_loop().create_task(self._keep(joinable), name="turn-keeper")
-        await self._journal.append(joinable.pending)
+        # Who has lost the turn cannot write, not even in the moment after it looked.
+        await self._journal.append(joinable.pending, held_by=joinable.holder)
         joinable.pending.clear()
 
     async def answered(self, joinable: Joinable, body: bytes, meta: Any) -> None:

@@ -47,6 +47,7 @@ class Wishes:
         key: the `Idempotency-Key`, or None.
         retried: whether the SDK says that it asks again.
         headers: the request's headers that some tool is handed, lower case.
+        durable: whether every step is recorded before the next begins, so that a run can go on from there.
     """
 
     tags: frozenset[str] = frozenset()
@@ -57,6 +58,7 @@ class Wishes:
     key: str | None = None
     retried: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    durable: bool = False
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:

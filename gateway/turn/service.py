@@ -172,6 +172,7 @@ class Turns:
                 return _replayed(turn, found)
             if found.recorded:
                 turn.record.emit("turn.joined", turn=found.turn_id, how="resumed", rounds=len(found.recorded))
+            found.durable = wishes.durable
             turn.joinable = found
             status = 499
             try:

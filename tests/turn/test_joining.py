@@ -52,10 +52,10 @@ class Journal(MemoryJournal):
 
     away = False
 
-    async def append(self, entries: Sequence[JournalEntry]) -> None:
+    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None) -> None:
         if self.away:
             raise StoreUnavailable("away")
-        await super().append(entries)
+        await super().append(entries, held_by=held_by)
 
 
 def asked(key: str | None = "k1", body: bytes = b"pay", *, retried: bool = False, owner: str = "app") -> Asked:
