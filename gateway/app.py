@@ -20,15 +20,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
+from gateway.api.conversations import conversations_endpoints
 from gateway.api.edge import Edge
 from gateway.api.effects import effects_endpoints
 from gateway.api.errors import describe
 from gateway.api.health import health_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
+from gateway.api.responses import Responses
 from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
+from gateway.api.stored_responses import responses_endpoints
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
@@ -55,6 +58,8 @@ from gateway.runs.chat import ChatHandler
 from gateway.runs.engine import USUAL_PACE, Engine, Pace
 from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
+from gateway.runs.responses import KIND as RESPONSE
+from gateway.runs.responses import ResponseHandler
 from gateway.security.keys import LOCAL
 from gateway.security.principal import Principal
 from gateway.settings import Settings
@@ -72,6 +77,7 @@ from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
 from gateway.turn.pruner import Pruner
+from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
@@ -230,11 +236,13 @@ async def open_gateway(
             AnswerCache(loop, answers),
             kept,
         )
+        responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
         engine = _engine(
-            store, turns, versions, own.storage, metrics, holder, clock, executes=alone if executes is None else executes, pace=pace
+            store, turns, responding, versions, own.storage, metrics, holder, clock, executes=alone if executes is None else executes, pace=pace
         )
         stack.push_async_callback(engine.close)
+        stack.push_async_callback(responding.close)
         together = Together(metrics, traces, versions, siblings)
         services = Services(
             turns,
@@ -249,6 +257,7 @@ async def open_gateway(
             drain,
             lambda: builder.mcp.away(versions.current.config.tools),
             engine.runs,
+            responding,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -290,7 +299,9 @@ class GatewayApp(FastAPI):
 def create_app(services: Services) -> FastAPI:
     """The ASGI app over the given objects."""
     chat = ChatCompletions(services.turns, services.versions, services.clock, services.runs, services.drain)
-    app = GatewayApp(dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat))
+    hot: dict[str, ASGIApp] = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat)
+    hot |= dict.fromkeys(("/v1/responses", "/responses"), Responses(services))
+    app = GatewayApp(hot)
     for endpoints in (
         models_endpoints,
         route_endpoints,
@@ -299,9 +310,13 @@ def create_app(services: Services) -> FastAPI:
         traces_endpoints,
         effects_endpoints,
         runs_endpoints,
+        responses_endpoints,
+        conversations_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
-    app.include_router(models_endpoints(services))
+    for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):
+        # OpenAI's own paths are there without `/v1` too.
+        app.include_router(endpoints(services))
     app.include_router(health_endpoints(services))
     for answer in (missing, answer_validation_error):
         answer(app)
@@ -354,6 +369,7 @@ def _kept_routes(storage: StorageConfig, clock: Clock) -> KeptRoutes:
 def _engine(
     store: SqlStore,
     turns: Turns,
+    responding: Responding,
     versions: Versioned[Snapshot],
     storage: StorageConfig,
     metrics: Metrics,
@@ -374,7 +390,7 @@ def _engine(
     engine = Engine(
         store.runs,
         _run_queue(storage, clock),
-        {CHAT: ChatHandler(turns)},
+        {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding)},
         executes=executes,
         holder=holder,
         alive=may_live,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,10 +16,11 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.auth import read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
-from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
+from gateway.api.http import ClientGone, read_body, send_error, send_json
 from gateway.api.runs import summary
 from gateway.api.services import Drain
 from gateway.api.sse import SILENCE_S, ChatStream
+from gateway.api.told import answer_headers
 from gateway.chat.blocks import Message
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.codecs.functions import FunctionsWriter, functions_answer
@@ -190,7 +191,7 @@ class _Exchange:
         self._stream = ChatStream(
             self._send,
             lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
-            lambda: _headers(turn),
+            lambda: answer_headers(turn),
             include_usage=turn.request.include_usage,
             silence_s=self._silence_s,
         )
@@ -203,7 +204,7 @@ class _Exchange:
         if self._stream is None:
             assert result.body is not None
             body = functions_answer(result.body) if self._turn.request.functions else result.body
-            await send_json(self._send, 200, body, _headers(self._turn))
+            await send_json(self._send, 200, body, answer_headers(self._turn))
         elif not self._stream.ended:
             await _send_whole(self._stream, result.message, result.finish_reason, self._turn)
 
@@ -236,33 +237,3 @@ def _taken_on(run: RunRow, model: str) -> bytes:
         "choices": [],
     }
     return msgspec.json.encode(shown)
-
-
-def _headers(turn: Turn) -> Headers:
-    if turn.replayed is not None:
-        return _told_again(turn.replayed)
-    decision = turn.decision
-    headers: Headers = [
-        (b"x-gateway-version", decision.version.encode()),
-        (b"x-gateway-route", decision.route.encode() if decision.route else b"-"),
-        (b"x-gateway-strategy", decision.strategy.encode()),
-        (b"x-gateway-model", turn.answering.encode()),
-        (b"x-gateway-backend", (turn.backend or "-").encode()),
-    ]
-    if turn.recalled:
-        headers.append((b"x-gateway-replayed", b"true"))
-    if decision.score is not None:
-        headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
-    return headers
-
-
-def _told_again(told: Mapping[str, Any]) -> Headers:
-    """The headers of an answer that was given before."""
-    headers: Headers = [
-        (f"x-gateway-{name}".encode(), str(told.get(name) or "-").encode())
-        for name in ("version", "route", "strategy", "model", "backend")
-    ]
-    if told.get("score") is not None:
-        headers.append((b"x-gateway-score", f"{told['score']:.4f}".encode()))
-    headers.append((b"x-gateway-replayed", b"true"))
-    return headers

@@ -15,6 +15,7 @@ from gateway.store.kept import KeptRoutes
 from gateway.store.store import Traces
 from gateway.tools.courier import Courier
 from gateway.tools.settling import Settling
+from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
@@ -47,3 +48,4 @@ class Services:
     drain: Drain
     away: Callable[[], Sequence[str]]
     runs: Acceptance
+    responding: Responding

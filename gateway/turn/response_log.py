@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -84,7 +84,7 @@ class ResponseLog:
         self._moved = asyncio.Event()
         self._due = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
-        self._lost = False
+        self._stopping = False
 
     @property
     def next(self) -> int:
@@ -95,6 +95,10 @@ class ResponseLog:
     def begun(self) -> bool:
         """Whether there are any events."""
         return bool(self._frames) or self._first > 0
+
+    def rename(self, response_id: str) -> None:
+        """Be the events of another response, as long as there are none."""
+        self._id = response_id
 
     def start(self) -> None:
         """Begin to write behind. Needed once, where there is a store and the response is in it."""
@@ -115,7 +119,7 @@ class ResponseLog:
 
     async def room(self) -> None:
         """Wait until what was added has gone far enough on its way."""
-        while self._unkept_bytes > _AHEAD_BYTES and not self.over and not self._lost:
+        while self._unkept_bytes > _AHEAD_BYTES and not self.over:
             self._moved.clear()
             await self._moved.wait()
 
@@ -126,10 +130,11 @@ class ResponseLog:
 
     async def stop(self) -> None:
         """Write no more behind; what is not kept yet stays with `unkept`."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.cancel()
-            await asyncio.wait([writer])
+        # Never in the middle: what a commit became would not be known.
+        self._stopping = True
+        self._due.set()
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
 
     def end(self) -> None:
         """There will be no more."""
@@ -137,8 +142,8 @@ class ResponseLog:
         self._moved.set()
         self._tell()
 
-    async def follow(self, after: int = -1) -> AsyncIterator[Sequence[bytes]]:
-        """The events behind a number, those that come together at once, until there are no more.
+    async def follow(self, after: int, silence_s: float) -> AsyncGenerator[Sequence[bytes], None]:
+        """The events behind a number, those that come together at once, until there are no more; none after `silence_s` without.
 
         Raises:
             StoreUnavailable: older ones cannot be read.
@@ -148,8 +153,10 @@ class ResponseLog:
             at = after + 1
             while True:
                 if at < self._first:
-                    assert self._store is not None
-                    for batch in await self._store.events(self._id, after=at - 1, limit=_READ):
+                    batches = await self._store.events(self._id, after=at - 1, limit=_READ) if self._store else ()
+                    if not batches:
+                        return  # they are gone: the response was deleted
+                    for batch in batches:
                         frames = unpacked(batch, at - 1)
                         at = batch.last + 1
                         yield frames
@@ -164,7 +171,11 @@ class ResponseLog:
                     return
                 else:
                     news = self._news
-                    await news.wait()
+                    try:
+                        async with asyncio.timeout(silence_s):
+                            await news.wait()
+                    except TimeoutError:
+                        yield ()
         finally:
             self.readers -= 1
 
@@ -190,8 +201,10 @@ class ResponseLog:
             except TimeoutError:
                 pass
             self._due.clear()
+            if self._stopping:
+                return
             await self._write_once()
-            if self._lost:
+            if self._store is None:
                 return
 
     async def _write_once(self) -> None:
@@ -203,9 +216,8 @@ class ResponseLog:
             _log.warning("events of a response were not kept", error=error.message)
             return
         if not kept:
-            # It was deleted, or is somebody else's: nobody will ask for these.
-            self._lost = True
-            self._moved.set()
+            # It was deleted, or is somebody else's: nobody will ask for these but who reads them now.
+            self._store = None
             return
         self._unkept = until
         self._unkept_bytes -= size
