@@ -100,6 +100,7 @@ class Gateway:
     drain: Drain
     together: Together
     engine: Engine
+    responding: Responding
 
 
 @asynccontextmanager
@@ -239,7 +240,16 @@ async def open_gateway(
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
         engine = _engine(
-            store, turns, responding, versions, own.storage, metrics, holder, clock, executes=alone if executes is None else executes, pace=pace
+            store,
+            turns,
+            responding,
+            versions,
+            own.storage,
+            metrics,
+            holder,
+            clock,
+            executes=alone if executes is None else executes,
+            pace=pace,
         )
         stack.push_async_callback(engine.close)
         stack.push_async_callback(responding.close)
@@ -276,7 +286,7 @@ async def open_gateway(
         engine.start()
         draining = asyncio.create_task(_drain_runs(drain, engine, first.config.server.drain_s), name="drain")
         stack.push_async_callback(_stop, draining)
-        yield Gateway(create_app(services), versions, replica, turns, traces, store, drain, together, engine)
+        yield Gateway(create_app(services), versions, replica, turns, traces, store, drain, together, engine, responding)
 
 
 class GatewayApp(FastAPI):

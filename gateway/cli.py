@@ -143,7 +143,14 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--dead", action="store_true", help="list: only those that were begun as often as may be")
     runs.add_argument("--limit", type=int, default=20, metavar="N", help="list: how many, at most 100 (default: 20)")
     runs.add_argument("--after", metavar="ID", help="list: older than this one")
-    runs.add_argument("--from", dest="stage", choices=("last",), default="last", metavar="STAGE", help="retry: go on from the `last` recorded step (default)")
+    runs.add_argument(
+        "--from",
+        dest="stage",
+        choices=("last",),
+        default="last",
+        metavar="STAGE",
+        help="retry: go on from the `last` recorded step (default)",
+    )
     runs.add_argument("--json", action="store_true", help="machine-readable")
 
     database = commands.add_parser("db", parents=[files], help="look after the database")

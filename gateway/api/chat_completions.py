@@ -17,7 +17,6 @@ from gateway.api.auth import read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
 from gateway.api.http import ClientGone, read_body, send_error, send_json
-from gateway.api.runs import summary
 from gateway.api.services import Drain
 from gateway.api.sse import SILENCE_S, ChatStream
 from gateway.api.told import answer_headers
@@ -31,6 +30,7 @@ from gateway.config.versions import Versioned
 from gateway.errors import Draining, GatewayError
 from gateway.runs.chat import chat_run, wants_background
 from gateway.runs.seam import Runs
+from gateway.runs.view import summary
 from gateway.security.principal import Principal
 from gateway.store.run_records import RunRow
 from gateway.turn.context import Turn

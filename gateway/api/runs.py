@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, cast, get_args
 
-import msgspec
 from fastapi import APIRouter, Request
 
 from gateway.api.auth import caller
 from gateway.api.lists import limit_of, listed
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest, NotFound
-from gateway.runs.followers import shown_id
+from gateway.runs.view import summary, view
 from gateway.security.principal import Principal
-from gateway.store.run_records import RunRow, Status
+from gateway.store.run_records import Status
 
 _STATUSES = get_args(Status)
 # How long a cancellation is waited for that is being heeded.
@@ -80,36 +78,3 @@ def runs_endpoints(services: Services) -> APIRouter:
 def _owner(principal: Principal) -> str | None:
     """Administrators see everybody's."""
     return None if "admin" in principal.roles else principal.owner
-
-
-def summary(row: RunRow) -> dict[str, Any]:
-    """A run in a list."""
-    return {
-        "id": row.id,
-        "object": "run",
-        "type": row.kind,
-        "status": row.status,
-        "dead": row.dead,
-        "response_id": shown_id(row) if row.kind == "response" else None,
-        "trace_id": row.trace_id,
-        "parent_id": row.parent_id,
-        "owner": row.owner,
-        "priority": row.priority,
-        "deliveries": row.deliveries,
-        "created_at": _time(row.created_at),
-        "due_at": _time(row.due_at),
-        "started_at": _time(row.started_at),
-        "finished_at": _time(row.finished_at),
-        "progress": row.progress,
-        "error": row.error,
-    }
-
-
-def view(row: RunRow) -> dict[str, Any]:
-    """A run with what came of it."""
-    answer = None if row.answer is None else msgspec.json.decode(row.answer)
-    return {**summary(row), "response": answer, "routed": row.meta}
-
-
-def _time(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -54,7 +54,9 @@ class RunsConfig(Section):
     """Background runs."""
 
     concurrency: int = Field(default=10, ge=1, le=1000, description="Runs that one process executes at once.")
-    per_key: int | None = Field(default=None, ge=1, description="Runs of one API key that are executed at once, in all processes.")
+    per_key: int | None = Field(
+        default=None, ge=1, description="Runs of one API key that are executed at once, in all processes."
+    )
     max_deliveries: int = Field(default=3, ge=1, le=100, description="How often a run is begun before it is given up.")
     queue_max: int = Field(default=10_000, ge=1, description="Queued runs from which on no more are taken.")
     keep_days: float = Field(default=30, gt=0, description="How long runs that ended are kept.")

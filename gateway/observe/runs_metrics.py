@@ -29,10 +29,16 @@ class RunsMetrics:
     def __init__(self, registry: CollectorRegistry, counts: Callable[[], Mapping[str, int]]) -> None:
         self._ended = Counter("hermes_runs_ended_total", "Runs by how they ended.", ("status",), registry=registry)
         self._waited = Histogram(
-            "hermes_run_wait_seconds", "Seconds from when a run was due until it was begun.", buckets=_SECONDS, registry=registry
+            "hermes_run_wait_seconds",
+            "Seconds from when a run was due until it was begun.",
+            buckets=_SECONDS,
+            registry=registry,
         )
         self._total = Histogram(
-            "hermes_run_seconds", "Seconds from when a run was asked for to its end.", buckets=_SECONDS, registry=registry
+            "hermes_run_seconds",
+            "Seconds from when a run was asked for to its end.",
+            buckets=_SECONDS,
+            registry=registry,
         )
         self._dropped = Counter(
             "hermes_run_messages_dropped_total", "Messages in the queue that were no run's.", registry=registry
@@ -50,7 +56,7 @@ class RunsMetrics:
 
     def dropped(self) -> None:
         """A message was dropped."""
-        self._dropped.inc()
+        self._dropped.labels().inc()
 
 
 class _Counts(Collector):

@@ -115,7 +115,13 @@ class Acceptance:
         return await self._records.get(id, owner)
 
     async def newest(
-        self, owner: str | None, *, status: Status | None = None, dead: bool | None = None, limit: int, after: str | None
+        self,
+        owner: str | None,
+        *,
+        status: Status | None = None,
+        dead: bool | None = None,
+        limit: int,
+        after: str | None,
     ) -> Sequence[RunRow]:
         """The newest first."""
         return await self._records.newest(owner, status=status, dead=dead, limit=limit, after=after)
@@ -191,7 +197,8 @@ def queued_of(row: RunRow) -> Queued:
 
 def _away(error: StoreUnavailable) -> BackgroundUnavailable:
     return BackgroundUnavailable(
-        f"Background runs cannot be taken on: {error.message} Requests without `background` are answered.", retry_after_s=2
+        f"Background runs cannot be taken on: {error.message} Requests without `background` are answered.",
+        retry_after_s=2,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.chat.codecs.chat_completions import decode_request
+from gateway.chat.codecs.functions import functions_answer
 from gateway.chat.request import ChatRequest
 from gateway.errors import InvalidRequest
 from gateway.runs.frame import framed, read_frame
@@ -48,11 +49,12 @@ class ChatHandler:
         wishes = replace(frame.wishes, key=run.id, retried=False, durable=True, deadline_s=None)
         turns: list[Turn] = []
         result = await self._turns.answer(
-            run.trace_id, frame.principal, request, wishes, ENDPOINT, lambda turn: turns.append(turn), run.body
+            run.trace_id, frame.principal, request, wishes, ENDPOINT, turns.append, run.body
         )
         assert result.body is not None
         turn = turns[0]
-        return Done(result.body, turn.replayed if turn.replayed is not None else turn.told())
+        body = functions_answer(result.body) if request.functions else result.body
+        return Done(body, turn.replayed if turn.replayed is not None else turn.told())
 
 
 def wants_background(request: ChatRequest) -> bool:

@@ -22,7 +22,7 @@ from gateway.runs.run import Handler
 from gateway.runs.schedules import Schedules
 from gateway.runs.tally import RunsTally
 from gateway.runs.webhooks import WebhookHandler
-from gateway.runs.worker import LEASE_S, Worker
+from gateway.runs.worker import LEASE_S, RETRY_S, Worker
 from gateway.security.principal import Principal
 from gateway.store.run_records import RunRecords
 
@@ -31,11 +31,14 @@ _COUNT_S: Final = 10.0
 
 
 class Pace(NamedTuple):
-    """Seconds of a lease, between two looks of the keeper, and until a run counts as missed by its queue."""
+    """Seconds of a lease, between two looks of the keeper, until a run counts as missed by its queue, and until the first
+    attempt that follows a failed one.
+    """
 
     lease_s: float = LEASE_S
     look_s: float = LOOK_S
     missed_s: float = MISSED_S
+    retry_s: float = RETRY_S
 
 
 USUAL_PACE: Final = Pace()
@@ -100,10 +103,20 @@ class Engine:
             clock,
             config,
             lease_s=pace.lease_s,
+            retry_s=pace.retry_s,
         )
         schedules = Schedules(self.runs, lambda: config().schedules, named, clock)
         self._keeper = Keeper(
-            records, queue, followers, schedules, alive, tally, clock, config, look_s=pace.look_s, missed_s=pace.missed_s
+            records,
+            queue,
+            followers,
+            schedules,
+            alive,
+            tally,
+            clock,
+            config,
+            look_s=pace.look_s,
+            missed_s=pace.missed_s,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._draining: asyncio.Task[None] | None = None

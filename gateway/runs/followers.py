@@ -44,9 +44,7 @@ class Followers:
         if run.kind == KIND:
             return []
         return [
-            _delivery(run, name, event, now)
-            for name, webhook in self._webhooks().items()
-            if event in webhook.events
+            _delivery(run, name, event, now) for name, webhook in self._webhooks().items() if event in webhook.events
         ]
 
     def most(self, run: RunRow) -> int | None:

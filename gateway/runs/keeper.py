@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
@@ -93,7 +93,7 @@ class Keeper:
         """
         now = self._clock.now()
         if await self._queue.is_new():
-            await self._queue_again({lane: now for lane in PRIORITIES}, "the queue had forgotten its runs")
+            await self._queue_again(dict.fromkeys(PRIORITIES, now), "the queue had forgotten its runs")
         await self._lapse(now)
         await self._queue.put(await self._records.due(now=now, limit=_PAGE))
         per_key = self._config().per_key

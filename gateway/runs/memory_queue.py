@@ -48,19 +48,18 @@ class MemoryQueue:
                 await self._some.wait()
         except TimeoutError:
             return []
-        taken: list[Taken] = []
-        while len(taken) < count and (lane := self._next_lane()) is not None:
-            place, _, message = self._lanes[lane].popleft()
-            self._taken.add(place)
-            taken.append(Taken((lane, place), message))
-        if self._next_lane() is None:
-            self._some.clear()
-        return taken
-
-    def _next_lane(self) -> Priority | None:
         self._turn += 1
         order = PRIORITIES if self._turn % LOW_FIRST_EVERY else tuple(reversed(PRIORITIES))
-        return next((lane for lane in order if self._lanes[lane]), None)
+        taken: list[Taken] = []
+        for lane in order:
+            messages = self._lanes[lane]
+            while messages and len(taken) < count:
+                place, _, message = messages.popleft()
+                self._taken.add(place)
+                taken.append(Taken((lane, place), message))
+        if not any(self._lanes.values()):
+            self._some.clear()
+        return taken
 
     async def done(self, taken: Sequence[Taken]) -> None:
         """Forget these."""

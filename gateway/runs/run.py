@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.store.run_records import Priority, RunRow
 
+
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody asks for.
 

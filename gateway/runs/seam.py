@@ -41,7 +41,13 @@ class Runs(Protocol):
         ...
 
     async def newest(
-        self, owner: str | None, *, status: Status | None = None, dead: bool | None = None, limit: int, after: str | None
+        self,
+        owner: str | None,
+        *,
+        status: Status | None = None,
+        dead: bool | None = None,
+        limit: int,
+        after: str | None,
     ) -> Sequence[RunRow]:
         """The newest first, at most `limit`, older than the run `after`; without bodies and answers."""
         ...

@@ -26,7 +26,7 @@ IDLE_S: Final = 10.0
 # behind when they die.
 _GROUP: Final = "workers"
 # How the server says that a stream, or its group, is not there.
-_GONE: Final = ("NOGROUP", "ERR no such key")
+_GONE: Final = ("NOGROUP", "no such key")
 # Words that are part of the wire; each value is one id or name, never larger.
 _FIELDS: Final = ("run", "trace", "parent", "type", "time")
 _LONGEST: Final = 128
@@ -105,12 +105,11 @@ class ValkeyQueue:
         if not messages:
             return
         now = f"{self._clock.now():.3f}"
-        async with bounded():
-            async with self._redis.pipeline(transaction=True) as pipeline:
-                for message in messages:
-                    values = (message.id, message.trace_id, message.parent_id or "", message.kind, now)
-                    pipeline.xadd(self._lanes[message.priority], dict(zip(_FIELDS, values, strict=True)))
-                await pipeline.execute()
+        async with bounded(), self._redis.pipeline(transaction=True) as pipeline:
+            for message in messages:
+                values = (message.id, message.trace_id, message.parent_id or "", message.kind, now)
+                pipeline.xadd(self._lanes[message.priority], dict(zip(_FIELDS, values, strict=True)))
+            await pipeline.execute()
 
     async def take(self, count: int, timeout_s: float) -> Sequence[Taken]:
         """At most `count` messages."""
@@ -131,7 +130,7 @@ class ValkeyQueue:
             try:
                 found, last = await self._take(keys=lanes, args=[_GROUP, count, self._idle_ms])
             except ResponseError as error:
-                if not str(error).startswith(_GONE):
+                if not any(words in str(error) for words in _GONE):
                     raise
                 self._forgotten = True
                 await self._prepared()
@@ -148,19 +147,17 @@ class ValkeyQueue:
 
     async def size(self) -> int:
         """How many messages there are."""
-        async with bounded():
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for stream in self._lanes.values():
-                    pipeline.xlen(stream)
-                return sum(await pipeline.execute())
+        async with bounded(), self._redis.pipeline(transaction=False) as pipeline:
+            for stream in self._lanes.values():
+                pipeline.xlen(stream)
+            return sum(await pipeline.execute())
 
     async def oldest(self) -> Mapping[Priority, float]:
         """When the oldest message of each lane was queued, by the server's clock."""
-        async with bounded():
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for stream in self._lanes.values():
-                    pipeline.xrange(stream, count=1)
-                found = await pipeline.execute()
+        async with bounded(), self._redis.pipeline(transaction=False) as pipeline:
+            for stream in self._lanes.values():
+                pipeline.xrange(stream, count=1)
+            found = await pipeline.execute()
         return {
             lane: int(entries[0][0].split(b"-")[0]) / 1000
             for lane, entries in zip(self._lanes, found, strict=True)

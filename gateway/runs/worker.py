@@ -88,6 +88,7 @@ class Worker:
         clock: for times and waits.
         config: how many at once, how often.
         lease_s: seconds a run is held without a sign of life.
+        retry_s: seconds until the attempt that follows a failed first one.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Worker:
         config: Callable[[], RunsConfig],
         *,
         lease_s: float = LEASE_S,
+        retry_s: float = RETRY_S,
     ) -> None:
         self._records = records
         self._queue = queue
@@ -116,6 +118,7 @@ class Worker:
         self._clock = clock
         self._config = config
         self._lease_s = lease_s
+        self._retry_s = retry_s
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slot = asyncio.Event()
@@ -249,7 +252,7 @@ class Worker:
         except asyncio.CancelledError:
             await self._failed(run, _error("The run's handler gave up.", "internal_error"), retryable=True)
         except (ConfigStale, Draining):
-            await self._give_back(run, self._clock.now() + RETRY_S, counted=False)
+            await self._give_back(run, self._clock.now() + self._retry_s, counted=False)
         except GatewayError as error:
             if running.why == "cancelled":
                 await self._stopped(running)
@@ -257,7 +260,7 @@ class Worker:
             await self._failed(
                 run, dict(self._describe(error)), retryable=error.retryable, after_s=error.retry_after_s or 0.0
             )
-        except Exception:
+        except Exception:  # noqa: BLE001 - the outermost handler of a run
             _log.exception("run.failed", run=run.id, trace_id=run.trace_id)
             await self._failed(run, _error("The gateway failed to execute the run.", "internal_error"), retryable=True)
         else:
@@ -288,7 +291,7 @@ class Worker:
         elif run.deliveries >= self._most(run):
             await self._end(run, "failed", error=error, dead=True)
         else:
-            wait_s = min(_RETRY_MOST_S, RETRY_S * 2 ** (run.deliveries - 1)) * random.uniform(0.75, 1.25)  # noqa: S311 - spreads
+            wait_s = min(_RETRY_MOST_S, self._retry_s * 2 ** (run.deliveries - 1)) * random.uniform(0.75, 1.25)  # noqa: S311 - spreads
             wait_s = self._followers.wait_s(run) or wait_s
             await self._give_back(run, self._clock.now() + max(wait_s, after_s), counted=True, error=error)
 

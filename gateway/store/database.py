@@ -51,8 +51,14 @@ class Database:
         self.in_memory = parsed.database in {None, "", ":memory:"}
         self._path = None if self.in_memory else Path(str(parsed.database))
         self._engine: AsyncEngine = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"))
-        event.listen(self._engine.sync_engine, "connect", _prepare)
-        event.listen(self._engine.sync_engine, "begin", _begin)
+        # What only has to outlive this process, and may be forgotten with the machine's power.
+        self._hasty = self._engine if self.in_memory else create_async_engine(self._engine.url)
+        for engine, prepare in {self._hasty: _prepare_hasty, self._engine: _prepare}.items():
+            event.listen(engine.sync_engine, "connect", prepare)
+            event.listen(engine.sync_engine, "begin", _begin)
+        # SQLite has one writer; who waits for it in here is woken in turn, where SQLite would look again after ever longer
+        # pauses.
+        self._writing = asyncio.Lock()
 
     async def open(self) -> None:
         """Create the folder where needed, and migrate where needed.
@@ -99,10 +105,17 @@ class Database:
             raise _unavailable(error) from error
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A connection to write by: committed at the end, rolled back on any error. Raises `StoreUnavailable`."""
+    async def transaction(self, *, hasty: bool = False) -> AsyncIterator[AsyncConnection]:
+        """A connection to write by: committed at the end, rolled back on any error. Never within another.
+
+        A `hasty` commit does not wait for the disk: it outlives any process, and may be lost, with all hasty ones behind it,
+        when the machine stops. Every other commit behind it makes it durable too.
+
+        Raises:
+            StoreUnavailable: it cannot be written.
+        """
         try:
-            async with self._engine.begin() as connection:
+            async with self._writing, (self._hasty if hasty else self._engine).begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
             raise _unavailable(error) from error
@@ -117,6 +130,8 @@ class Database:
     async def close(self) -> None:
         """Close every connection."""
         await self._engine.dispose()
+        if self._hasty is not self._engine:
+            await self._hasty.dispose()
 
 
 def _prepare(connection: Any, _record: Any) -> None:
@@ -137,6 +152,11 @@ def _prepare(connection: Any, _record: Any) -> None:
             cursor.execute(statement)
     finally:
         cursor.close()
+
+
+def _prepare_hasty(connection: Any, record: Any) -> None:
+    _prepare(connection, record)
+    connection.execute("PRAGMA synchronous = NORMAL").close()
 
 
 def _begin(connection: Connection) -> None:

@@ -19,7 +19,7 @@ class SqlJournal:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None) -> None:
+    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False) -> None:
         """Commit these in one transaction, where their turn is held by that attempt."""
         if not entries:
             return
@@ -29,7 +29,7 @@ class SqlJournal:
             for entry in entries
         ]
         held = select(turns.c.turn_id).where(turns.c.turn_id == entries[0].turn_id, turns.c.holder == held_by)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(hasty=hasty) as connection:
             if held_by is not None and await connection.scalar(held) is None:
                 raise StoreUnavailable("Another process has taken this turn over.", retryable=True)
             await connection.execute(insert(journal), values)

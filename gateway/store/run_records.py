@@ -148,7 +148,9 @@ class RunRecords(Protocol):
         """Commit how a run that is held ended, and with it the runs that follow; False where it is somebody else's by now."""
         ...
 
-    async def give_back(self, run: RunRow, *, now: float, due_at: float, counted: bool, error: Any = None) -> Status | None:
+    async def give_back(
+        self, run: RunRow, *, now: float, due_at: float, counted: bool, error: Any = None
+    ) -> Status | None:
         """Queue a run again that is held, or end it as cancelled where that was asked for; its status, None where it is
         somebody else's by now. `counted`: whether the delivery counts.
         """

@@ -91,7 +91,7 @@ class SqlRuns:
     async def claim(self, ids: Sequence[str], holder: str, *, now: float, until: float, per_key: int | None) -> Claimed:
         """Become the holder of those of these that are queued."""
         held: list[RunRow] = []
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(hasty=True) as connection:
             query = select(runs.c.id, runs.c.key, runs.c.status).where(runs.c.id.in_(ids))
             known = {run: (key, status) for run, key, status in (await connection.execute(query)).all()}
             for run in dict.fromkeys(ids):
@@ -122,7 +122,7 @@ class SqlRuns:
             .values(held_until=until)
             .returning(runs.c.id, runs.c.epoch, runs.c.status)
         )
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(hasty=True) as connection:
             return {run: (epoch, status) for run, epoch, status in (await connection.execute(query)).all()}
 
     async def to_cancel(self, holder: str) -> Sequence[str]:
@@ -133,7 +133,9 @@ class SqlRuns:
 
     async def report(self, run: RunRow, progress: Any) -> bool:
         """Keep what is reported of a run that is held."""
-        return await self._change(_held(run), progress=_json(progress))
+        async with self._database.transaction(hasty=True) as connection:
+            done = await connection.execute(update(runs).where(_held(run)).values(progress=_json(progress)))
+            return done.rowcount == 1
 
     async def end(
         self,
@@ -164,7 +166,9 @@ class SqlRuns:
                 await _added(connection, row)
         return True
 
-    async def give_back(self, run: RunRow, *, now: float, due_at: float, counted: bool, error: Any = None) -> Status | None:
+    async def give_back(
+        self, run: RunRow, *, now: float, due_at: float, counted: bool, error: Any = None
+    ) -> Status | None:
         """Queue a run again that is held, or end it as cancelled where that was asked for."""
         later = "time" if due_at > now else "queue"
         again: dict[str, Any] = {
@@ -177,7 +181,7 @@ class SqlRuns:
         }
         if error is not None:
             again["error"] = _json(error)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(hasty=True) as connection:
             done = await connection.execute(update(runs).where(_held(run), runs.c.status == "running").values(**again))
             if done.rowcount == 1:
                 return "queued"
@@ -266,9 +270,10 @@ class SqlRuns:
                 return []
             keys = {key for _, key in found}
             counting = select(other.c.key, func.count()).where(
-                other.c.key.in_(keys), or_(other.c.status.in_(_HELD), and_(other.c.status == "queued", other.c.waits_for == "queue"))
+                other.c.key.in_(keys),
+                or_(other.c.status.in_(_HELD), and_(other.c.status == "queued", other.c.waits_for == "queue")),
             )
-            busy = {key: n for key, n in (await connection.execute(counting.group_by(other.c.key))).all()}
+            busy = {row[0]: row[1] for row in (await connection.execute(counting.group_by(other.c.key))).all()}
         free: list[str] = []
         for run, key in found:
             if len(free) < limit and (per_key is None or busy.get(key, 0) < per_key):
@@ -288,7 +293,7 @@ class SqlRuns:
         async with self._database.reading() as connection:
             found = [Queued(*each) for each in (await connection.execute(query)).all()]
         if found:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(hasty=True) as connection:
                 ids = [each.id for each in found]
                 await connection.execute(update(runs).where(runs.c.id.in_(ids)).values(due_at=now))
         return found
@@ -298,7 +303,7 @@ class SqlRuns:
         query = select(runs.c.status, func.count()).group_by(runs.c.status)
         dead = select(func.count()).where(runs.c.status == "failed", runs.c.dead.is_(True))
         async with self._database.reading() as connection:
-            found = {status: n for status, n in (await connection.execute(query)).all()}
+            found = {row[0]: row[1] for row in (await connection.execute(query)).all()}
             found["dead"] = await connection.scalar(dead) or 0
         return found
 
@@ -318,7 +323,7 @@ class SqlRuns:
             .values(waits_for="queue")
             .returning(*_QUEUED)
         )
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(hasty=True) as connection:
             return [Queued(*found) for found in (await connection.execute(query)).all()]
 
     async def _change(self, condition: Any, **values: Any) -> bool:
@@ -336,9 +341,7 @@ _GAVE_UP = {
 
 
 def _held(run: RunRow) -> Any:
-    return and_(
-        runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.holder == run.holder, runs.c.status.in_(_HELD)
-    )
+    return and_(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.holder == run.holder, runs.c.status.in_(_HELD))
 
 
 async def _added(connection: AsyncConnection, row: RunRow) -> RunRow:

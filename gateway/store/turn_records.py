@@ -101,8 +101,11 @@ class HiddenRow(msgspec.Struct, frozen=True, kw_only=True):
 class Turns(Protocol):
     """Turns that can be joined. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
-    async def begin(self, row: TurnRow) -> TurnRow | None:
-        """Commit a new turn and answer None; or, where its key is taken or its id known, the turn that is there."""
+    async def begin(self, row: TurnRow, *, hasty: bool = False) -> TurnRow | None:
+        """Commit a new turn and answer None; or, where its key is taken or its id known, the turn that is there.
+
+        A `hasty` commit may be lost when the machine stops, unless another one followed it.
+        """
         ...
 
     async def get(self, turn_id: str, owner: str | None) -> TurnRow | None:
@@ -126,9 +129,18 @@ class Turns(Protocol):
         ...
 
     async def end(
-        self, turn_id: str, holder: str, *, status: TurnStatus, http_status: int, answer: bytes, meta: Any, now: float
+        self,
+        turn_id: str,
+        holder: str,
+        *,
+        status: TurnStatus,
+        http_status: int,
+        answer: bytes,
+        meta: Any,
+        now: float,
+        hasty: bool = False,
     ) -> bool:
-        """Commit how a turn ended; False where it is somebody else's by now."""
+        """Commit how a turn ended; False where it is somebody else's by now. `hasty`: see `begin`."""
         ...
 
     async def delivered(self, turn_id: str) -> None:

@@ -48,12 +48,15 @@ class Asked:
         body: as it came, and with it what else of the request decides.
         key: the `Idempotency-Key`, or None.
         retried: whether the SDK says that it asks again.
+        durable: whether it is a run's: every step is recorded before the next begins. Its records need not wait for the disk,
+            for the ledger's and the run's own do.
     """
 
     owner: str
     body: bytes
     key: str | None
     retried: bool
+    durable: bool = False
 
     def digest(self) -> str:
         """Hex SHA-256 of what was asked."""
@@ -86,7 +89,6 @@ class Joinable:
         ended: whether its answer is.
         held_until: seconds since the epoch until which nobody else takes the turn over.
         pending: what is in hand, to be committed before its next writing call.
-        durable: whether it is committed before every next step.
     """
 
     turn_id: str
@@ -98,7 +100,6 @@ class Joinable:
     ended: bool = False
     held_until: float = 0.0
     pending: list[JournalEntry] = field(default_factory=list)
-    durable: bool = False
     keeper: asyncio.Task[None] | None = None
 
 
@@ -178,7 +179,7 @@ class Joining:
             rows = await self._turns.by_body(asked.owner, fresh.digest, since=self._clock.now() - JOIN_S)
             return rows[0] if rows else None
         row = self._row(fresh)
-        found = await self._turns.begin(row)
+        found = await self._turns.begin(row, hasty=asked.durable)
         since = self._clock.now() - config.ttl_s
         if found is not None and found.created_at < since and found.status != "running":
             await self._turns.forget(found.turn_id)
@@ -239,7 +240,9 @@ class Joining:
         if joinable.keeper is None:
             joinable.keeper = asyncio.get_running_loop().create_task(self._keep(joinable), name="turn-keeper")
         # Who has lost the turn cannot write, not even in the moment after it looked.
-        await self._journal.append(joinable.pending, held_by=joinable.holder)
+        await self._journal.append(
+            joinable.pending, held_by=joinable.holder, hasty=joinable.asked.durable
+        )
         joinable.pending.clear()
 
     async def answered(self, joinable: Joinable, body: bytes, meta: Any) -> None:
@@ -258,6 +261,7 @@ class Joining:
             answer=body,
             meta=meta,
             now=self._clock.now(),
+            hasty=joinable.asked.durable,
         )
         if not kept:
             raise StoreUnavailable("Another process has taken this turn over.", retryable=True)

@@ -294,7 +294,7 @@ class TurnLoop:
         number = turn.machine.rounds
         joinable = turn.joinable
         if joinable is not None and (
-            joinable.durable
+            joinable.asked.durable
             or any(spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None)
         ):
             await self._joining.before_writes(joinable)
@@ -338,7 +338,7 @@ class TurnLoop:
             raise ToolFailed(fatal)
         if joinable is not None and not known:
             self._joining.note_outcomes(joinable, number, outcomes, turn.record.trace_id)
-            if joinable.durable:
+            if joinable.asked.durable:
                 await self._joining.before_writes(joinable)
         return outcomes
 
