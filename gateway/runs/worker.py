@@ -34,6 +34,7 @@ RETRY_S: Final = 1.0
 _RETRY_MOST_S: Final = 60.0
 # Seconds that a run is given to let go once it is told to.
 _LET_GO_S: Final = 5.0
+_LET_GO_LEAST_S: Final = 2.0
 _SETTLE_S: Final = 0.1
 # How long the end of a run is tried to be written down.
 _WRITE_S: Final = 60.0
@@ -148,7 +149,7 @@ class Worker:
         await asyncio.wait([self._loops[0]])
         if self._beginning is not None:
             await asyncio.wait([self._beginning])
-        last_s = min(_LET_GO_S, grace_s / 2)
+        last_s = min(_LET_GO_S, max(_LET_GO_LEAST_S, grace_s / 2))
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(0.0, grace_s - last_s))
         if self._tasks:

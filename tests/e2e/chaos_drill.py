@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +76,7 @@ class Process:
 
     def __init__(self, folder: Path, name: str, words: Sequence[str], ready: str, variables: dict[str, str]) -> None:
         self.folder, self.name, self.words, self.ready, self.variables = folder, name, words, ready, variables
-        self._popen: subprocess.Popen[str] | None = None
+        self._popen: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
     def start(self) -> None:
@@ -182,7 +182,9 @@ async def drill(
                 plan = itertools.chain(["worker", "worker", "valkey", "worker", "api"], itertools.repeat("worker"))
                 for what in plan:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(all_asked.wait(), every_s[0] + chance.random() * (every_s[1] - every_s[0]))
+                        await asyncio.wait_for(
+                            all_asked.wait(), every_s[0] + chance.random() * (every_s[1] - every_s[0])
+                        )
                     # Its part of the trouble gets everyone, however fast the runs are asked for.
                     if all_asked.is_set() and valkey.starts > 1 and apis[1].starts > 1:
                         return
@@ -287,9 +289,7 @@ def _judge(
     if calls_for_tools > allowed:
         faults.append(f"the model was asked {calls_for_tools} times; {answers} answers are recorded, {kills} kills")
     ended = [each for each in found.values() if each[4] is not None and each[5] is not None]
-    steps = [
-        later[1] - earlier[1] for earlier, later in itertools.pairwise(recorded) if earlier[0] == later[0]
-    ]
+    steps = [later[1] - earlier[1] for earlier, later in itertools.pairwise(recorded) if earlier[0] == later[0]]
     delays = {
         "queue": sorted(each[4] - each[3] for each in ended),
         "step": sorted(steps),

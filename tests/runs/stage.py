@@ -171,7 +171,7 @@ async def house(
     """A database in a folder, and with `shared` a server between processes."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(valkey()) if shared else None
-        if not (folder / "hermes.db").exists():
+        if not await asyncio.to_thread((folder / "hermes.db").exists):
             await fresh_database(folder / "hermes.db")
         store = SqlStore(f"sqlite:///{folder / 'hermes.db'}")
         stack.push_async_callback(store.close)
@@ -188,8 +188,8 @@ async def fresh_database(path: Path) -> None:
         store = SqlStore(f"sqlite:///{path}")
         await store.open()
         await store.close()
-        _FRESH.append(path.read_bytes())
-    path.write_bytes(_FRESH[0])
+        _FRESH.append(await asyncio.to_thread(path.read_bytes))
+    await asyncio.to_thread(path.write_bytes, _FRESH[0])
 
 
 async def done(run: RunRow, attempt: Attempt) -> Done:
