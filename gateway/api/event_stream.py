@@ -65,13 +65,17 @@ class EventStream:
             watcher.cancel()
         return True
 
+    async def open(self) -> None:
+        """Begin before there is anything: where nothing can fail any more."""
+        self.started = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers()]})
+        # A server may keep the head back until there is a body.
+        await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+
     async def write(self, frames: Sequence[bytes], *, last: bool = False) -> None:
         """Send frames in one write."""
         if not self.started:
-            self.started = True
-            await self._send(
-                {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers()]}
-            )
+            await self.open()
         self.ended = self.ended or last
         body = b"".join(frames) if frames or last else KEEP_ALIVE
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})

@@ -101,7 +101,9 @@ class Responses:
             return
         row = await services.responding.get(response["id"], principal.owner)
         follower = services.responding.follow(row, -1, self._silence_s)
-        await EventStream(send, list).pour(follower, receive)
+        stream = EventStream(send, list)
+        await stream.open()
+        await stream.pour(follower, receive)
 
 
 class _Exchange:

@@ -130,8 +130,8 @@ class _Followed(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """Send them."""
         stream = EventStream(send, list)
-        if await stream.pour(self._events(), receive) and not stream.started:
-            await stream.write((), last=True)
+        await stream.open()
+        await stream.pour(self._events(), receive)
 
     async def _events(self) -> AsyncGenerator[Sequence[bytes], None]:
         if self._row.over and not self._row.streamed:

@@ -121,7 +121,7 @@ class Making:
         self._opening: asyncio.Task[None] | None = None
         self._publishing: asyncio.Task[None] | None = None
         self.kept = False
-        self._resumed: tuple[Sequence[Item], int] | None = None
+        self._resumed: tuple[Sequence[dict[str, Any]], int, bool] | None = None
         # The round under way: its number, its words that no item holds yet, its calls' arguments.
         self._round = 1
         self._said = ""
@@ -162,7 +162,8 @@ class Making:
             self._writer = ResponseWriter(response, shown, new_call_id, told=self._streams)
             self._writer.round = self._round
             if self._resumed is not None:
-                self._writer.resume(*self._resumed)
+                output, number, begun = self._resumed
+                self._writer.resume(output, number, begun=begun)
         return self._writer
 
     # --- Making it ---
@@ -171,8 +172,9 @@ class Making:
         """Go on with a response that is in the store, behind the events it has."""
         self.kept = True
         self._created = int(row.created_at)
-        self._resumed = (_items_of(frames), len(frames))
-        self.log = ResponseLog(self._id, self.holder, self._responses, self._clock, number=len(frames))
+        begun = any(frame.startswith(b"event: response.in_progress\n") for frame in frames)
+        self._resumed = (_items_of(frames), len(frames), begun)
+        self.log = ResponseLog(self._id, self.holder, self._responses, self._clock, number=len(frames), durable=True)
 
     async def run(self) -> dict[str, Any]:
         """Make it; the response at its end.
@@ -241,6 +243,9 @@ class Making:
         if self._request.store:
             self._live[self.id] = self
             self.log.start()
+        if self._request.background:
+            self._writing.begin()
+            self.log.add(self._writing.take())
 
     def _row(self, status: ResponseStatus, response: dict[str, Any], now: float) -> ResponseRow:
         request = self._request
@@ -446,7 +451,11 @@ class Making:
     async def _cancelled(self) -> None:
         """Nobody waits for it any more; what there is of it is kept, bounded in time."""
         if self._request.background:
-            return  # its run goes on elsewhere, or says how it ended
+            # Its run goes on elsewhere, or says how it ended.
+            await self.log.stop()
+            with contextlib.suppress(StoreUnavailable):
+                await self.log.flush()
+            return
         with contextlib.suppress(TimeoutError, StoreUnavailable):
             async with asyncio.timeout(_LAST_WORD_S):
                 if not self.log.begun:

@@ -79,6 +79,16 @@ class Responding:
         self._live: dict[str, Making] = {}
         self._running: set[asyncio.Task[Any]] = set()
 
+    @property
+    def making(self) -> Sequence[str]:
+        """Ids of the responses that are being made here and can be followed."""
+        return tuple(self._live)
+
+    def readers(self, response_id: str) -> int:
+        """How many follow a response that is being made here."""
+        making = self._live.get(response_id)
+        return making.log.readers if making is not None else 0
+
     async def continued(self, request: ResponsesRequest, owner: str) -> tuple[Sequence[Item], ResponsesRequest]:
         """What a request continues: the items before its own, and the request with its references replaced.
 
@@ -241,7 +251,9 @@ class Responding:
         making = self._live.get(response_id)
         if making is not None:
             return changed(row, body=_encode(making.response()), status="in_progress")
-        return await self._settled(row) or row
+        if (settled := await self._settled(row)) is not None:
+            return settled
+        return changed(row, body=_encode({**msgspec.json.decode(row.body), "status": row.status}))
 
     async def _settled(self, row: ResponseRow) -> ResponseRow | None:
         """A response whose maker is gone, ended as failed; None where somebody still makes it."""
@@ -262,7 +274,7 @@ class Responding:
         ended = cancelled(response, output) if status == "cancelled" else failed(response, output, 500, message)
         batches = await self._responses.events(row.id, after=-1, limit=1_000_000) if row.streamed else ()
         writer = ResponseWriter(response, Shown(), new_call_id)
-        writer.resume(output, batches[-1].last + 1 if batches else 0)
+        writer.resume(output, batches[-1].last + 1 if batches else 0, begun=bool(batches))
         number = writer.number
         if status != "cancelled":
             ended = writer.fail(500, message, "server_error", None)

@@ -9,6 +9,7 @@ the store. What nobody keeps stays until its one reader has it, and a maker who 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
@@ -25,6 +26,7 @@ from gateway.store.response_records import EventBatch, Responses
 HELD_S: Final = 30.0
 # How often events are written behind, and how many bytes of them are not waited with.
 _WRITE_EVERY_S: Final = 0.25
+_WRITE_AT_ONCE_S: Final = 0.02
 _WRITE_AT_BYTES: Final = 64 * 1024
 # Kept events that stay in memory all the same, for those who come back soon.
 _RECENT_BYTES: Final = 256 * 1024
@@ -59,6 +61,7 @@ class ResponseLog:
         store: where they are kept, or None where they are not.
         clock: for the time until which the response is held.
         number: the number of the first event that will be made here.
+        durable: whether nothing is seen before it is kept: somebody else may go on with the response.
 
     Attributes:
         over: whether there will be no more.
@@ -66,7 +69,14 @@ class ResponseLog:
     """
 
     def __init__(
-        self, response_id: str, holder: str, store: Responses | None, clock: Clock, *, number: int = 0
+        self,
+        response_id: str,
+        holder: str,
+        store: Responses | None,
+        clock: Clock,
+        *,
+        number: int = 0,
+        durable: bool = False,
     ) -> None:
         self.over = False
         self.readers = 0
@@ -77,11 +87,13 @@ class ResponseLog:
         self._frames: deque[bytes] = deque()
         self._first = number
         self._bytes = 0
-        # The number of the first event that is not kept yet, and of the first that nobody may see yet.
+        self._durable = durable
+        # The number of the first event that is not kept yet.
         self._unkept = number
         self._unkept_bytes = 0
         self._news = asyncio.Event()
         self._moved = asyncio.Event()
+        self._added = asyncio.Event()
         self._due = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._stopping = False
@@ -113,9 +125,11 @@ class ResponseLog:
         size = sum(map(len, frames))
         self._bytes += size
         self._unkept_bytes += size
+        self._added.set()
         if self._unkept_bytes >= _WRITE_AT_BYTES:
             self._due.set()
-        self._tell()
+        if not self._durable:
+            self._tell()
 
     async def room(self) -> None:
         """Wait until what was added has gone far enough on its way."""
@@ -132,9 +146,15 @@ class ResponseLog:
         """Write no more behind; what is not kept yet stays with `unkept`."""
         # Never in the middle: what a commit became would not be known.
         self._stopping = True
+        self._added.set()
         self._due.set()
         if self._writer is not None:
             await asyncio.wait([self._writer])
+
+    async def flush(self) -> None:
+        """Keep what is not kept yet, once nobody writes behind."""
+        if self._store is not None and self._unkept < self.next:
+            await self._write_once()
 
     def end(self) -> None:
         """There will be no more."""
@@ -161,7 +181,8 @@ class ResponseLog:
                         at = batch.last + 1
                         yield frames
                     continue
-                frames = list(self._frames)[at - self._first :]
+                until = self._unkept if self._durable and not self.over else self.next
+                frames = list(self._frames)[at - self._first : until - self._first]
                 if frames:
                     at += len(frames)
                     if self._store is None:
@@ -194,16 +215,16 @@ class ResponseLog:
         self._moved.set()
 
     async def _write(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(_WRITE_EVERY_S if self._unkept < self.next else HELD_S / 3):
-                    await self._due.wait()
-            except TimeoutError:
-                pass
-            self._due.clear()
-            if self._stopping:
-                return
-            await self._write_once()
+        pause_s = _WRITE_AT_ONCE_S if self._durable else _WRITE_EVERY_S
+        while not self._stopping:
+            self._added.clear()
+            if self._unkept == self.next:
+                await _happens(self._added, HELD_S / 3)
+            if self._unkept < self.next:
+                await _happens(self._due, pause_s)
+                self._due.clear()
+            if not self._stopping:
+                await self._write_once()
             if self._store is None:
                 return
 
@@ -221,7 +242,15 @@ class ResponseLog:
             return
         self._unkept = until
         self._unkept_bytes -= size
+        if self._durable:
+            self._tell()
         while self._bytes > _RECENT_BYTES and self._first < self._unkept:
             self._bytes -= len(self._frames.popleft())
             self._first += 1
         self._moved.set()
+
+
+async def _happens(event: asyncio.Event, within_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()

@@ -331,7 +331,7 @@ def _echo(read: _Top, tools: Offered, metadata: dict[str, str]) -> dict[str, Any
     reasoning, text = read.reasoning or {}, read.text or {}
     form = text.get("format") or {"type": "text"}
     if form.get("type") == "json_schema":
-        form = {"description": None, "strict": False, **{k: v for k, v in form.items() if v is not None}}
+        form = {"strict": False, **{k: v for k, v in form.items() if v is not None}}
     echo: dict[str, Any] = {
         "instructions": read.instructions,
         "max_output_tokens": read.max_output_tokens,

@@ -101,7 +101,6 @@ class ResponseWriter:
     def queued(self) -> None:
         """Say that the response waits."""
         self._response["status"] = "queued"
-        self._begun = True
         self._tell("response.created", response=self.response())
         self._tell("response.queued", response=self.response())
         self._response["status"] = "in_progress"
@@ -110,7 +109,8 @@ class ResponseWriter:
         """Say that the response has begun, unless that was said."""
         if not self._begun:
             self._begun = True
-            self._tell("response.created", response=self.response())
+            if self.number == 0:
+                self._tell("response.created", response=self.response())
             self._tell("response.in_progress", response=self.response())
 
     def feed(self, chunks: Sequence[Chunk]) -> None:
@@ -223,14 +223,14 @@ class ResponseWriter:
         self._close(cut=True)
         return self.output
 
-    def resume(self, output: Sequence[dict[str, Any]], number: int) -> None:
+    def resume(self, output: Sequence[dict[str, Any]], number: int, *, begun: bool) -> None:
         """Go on where another process was cut off: with its items, and the numbers behind its last.
 
         Items that are not complete stay so; whoever follows is told.
         """
         self.output = [dict(item) for item in output]
         self.number = number
-        self._begun = number > 0
+        self._begun = begun
         for index, item in enumerate(self.output):
             if item.pop("untold", False):
                 self._tell("response.output_item.done", output_index=index, item=item)
