@@ -151,7 +151,7 @@ def decode_responses(body: bytes) -> ResponsesRequest:
         return _request(_decode_top(body), msgspec.json.decode(body, type=_Top))
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         found = _AT.search(str(error))
-        param = found[1].removeprefix(".") if found else None
+        param = found[1].removeprefix(".").removesuffix("[...]") if found else None
         words = _AT.sub("", str(error))
         said = f"`{param}`: {words}" if param else f"The request body is not a JSON object: {words}"
         raise InvalidRequest(said, param=param or None) from error
