@@ -41,6 +41,9 @@ class Acceptance:
         queue: wakes workers.
         clock: for times and waits.
         config: the limits as they are now.
+
+    Attributes:
+        reachable: whether the queue could be asked when it was last tried.
     """
 
     def __init__(self, records: RunRecords, queue: Queue, clock: Clock, config: Callable[[], RunsConfig]) -> None:
@@ -50,6 +53,7 @@ class Acceptance:
         self._config = config
         self._arrived: list[tuple[RunRow, asyncio.Future[RunRow]]] = []
         self._committing: asyncio.Task[None] | None = None
+        self.reachable = True
 
     async def submit(self, new: NewRun) -> RunRow:
         """Record and queue a run. See `Runs.submit`."""
@@ -91,10 +95,7 @@ class Acceptance:
 
     async def _take_on(self, rows: Sequence[RunRow]) -> Sequence[RunRow | QueueFull]:
         limit = self._config().queue_max
-        try:
-            room = max(0, limit - await self._queue.size())
-        except StoreUnavailable as error:
-            raise _away(error) from error
+        room = max(0, limit - await self.size())
         fit = rows[:room]
         there: list[RunRow | QueueFull] = []
         if fit:
@@ -109,6 +110,16 @@ class Acceptance:
                 raise _away(error) from error
         full = QueueFull(f"{limit} runs are queued (`runs.queue_max`).", retry_after_s=_FULL_RETRY_S)
         return [*there, *(full for _ in rows[room:])]
+
+    async def size(self) -> int:
+        """How many runs are in the queue. Raises `BackgroundUnavailable` where it cannot be reached."""
+        try:
+            size = await self._queue.size()
+        except StoreUnavailable as error:
+            self.reachable = False
+            raise _away(error) from error
+        self.reachable = True
+        return size
 
     async def get(self, id: str, owner: str | None) -> RunRow | None:  # noqa: A002 - the contract's word
         """One run, with its answer."""

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig, WebhookConfig
-from gateway.errors import GatewayError, StoreUnavailable
+from gateway.errors import BackgroundUnavailable, GatewayError, StoreUnavailable
 from gateway.runs.acceptance import Acceptance
+from gateway.runs.ending import RETRY_S, Ending
 from gateway.runs.followers import KIND as WEBHOOK
 from gateway.runs.followers import Followers
 from gateway.runs.keeper import LOOK_S, MISSED_S, Keeper
@@ -22,12 +23,12 @@ from gateway.runs.run import Handler
 from gateway.runs.schedules import Schedules
 from gateway.runs.tally import RunsTally
 from gateway.runs.webhooks import WebhookHandler
-from gateway.runs.worker import LEASE_S, RETRY_S, Worker
+from gateway.runs.worker import LEASE_S, Worker
 from gateway.security.principal import Principal
 from gateway.store.run_records import RunRecords
 
-# Seconds between two looks at how many runs there are, for the metrics.
-_COUNT_S: Final = 10.0
+# Seconds between two looks at how many runs there are, and whether the queue is there, for the metrics and `/readyz`.
+_COUNT_S: Final = 5.0
 
 
 class Pace(NamedTuple):
@@ -98,12 +99,11 @@ class Engine:
             holder,
             writes,
             describe,
-            followers,
+            Ending(records, queue, followers, tally, clock, config, pace.retry_s),
             tally,
             clock,
             config,
             lease_s=pace.lease_s,
-            retry_s=pace.retry_s,
         )
         schedules = Schedules(self.runs, lambda: config().schedules, named, clock)
         self._keeper = Keeper(
@@ -150,6 +150,7 @@ class Engine:
 
     async def _count(self) -> None:
         while True:
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(StoreUnavailable, BackgroundUnavailable):
                 self.counts = await self._records.counts()
+                await self.runs.size()
             await self._clock.sleep(_COUNT_S)

@@ -29,6 +29,8 @@ LOOK_S: Final = 1.0
 MISSED_S: Final = 10.0
 _MISSED_EVERY: Final = 5
 _PAGE: Final = 1000
+_PRUNE_S: Final = 3600.0
+_DAY_S: Final = 86_400.0
 
 _log: Any = structlog.get_logger("gateway.runs")
 
@@ -72,6 +74,7 @@ class Keeper:
         self._look_s = look_s
         self._missed_s = missed_s
         self._looks = 0
+        self._pruned_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -100,6 +103,9 @@ class Keeper:
         await self._queue.put(await self._records.unblocked(per_key, limit=_PAGE))
         await self._schedules.begin()
         self._looks += 1
+        if now - self._pruned_at > _PRUNE_S:
+            await self._records.prune(before=now - self._config().keep_days * _DAY_S)
+            self._pruned_at = now
         if self._looks % _MISSED_EVERY == 0:
             oldest = await self._queue.oldest()
             before = {lane: min(now, oldest.get(lane, now)) - self._missed_s for lane in PRIORITIES}

@@ -43,7 +43,7 @@ class ResponseHandler:
         making = self._responding.make(run.trace_id, frame.principal, request, earlier, wishes, _ENDPOINT, run.body)
         if not await self._responding.resume(making):
             # It was deleted, or another attempt has ended it.
-            return Done(b"{}")
+            return Done((await self._responding.get(f"resp_{run.trace_id}", run.owner)).body)
         response = await making.run()
         turn = making.turn
         return Done(msgspec.json.encode(response), turn.told() if turn is not None else None)

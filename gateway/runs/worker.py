@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -17,8 +16,7 @@ import structlog
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig
 from gateway.errors import ConfigStale, Draining, GatewayError, StoreUnavailable
-from gateway.runs.acceptance import queued_of
-from gateway.runs.followers import Followers
+from gateway.runs.ending import Ending
 from gateway.runs.queue import Queue, Taken
 from gateway.runs.run import Done, Handler
 from gateway.runs.tally import RunsTally
@@ -29,15 +27,10 @@ LEASE_S: Final = 15.0
 # Seconds between two looks at what is to be cancelled.
 LOOK_S: Final = 0.25
 _WAIT_S: Final = 5.0
-# Seconds until the next attempt at a run that failed: doubled each time, never more than the second.
-RETRY_S: Final = 1.0
-_RETRY_MOST_S: Final = 60.0
 # Seconds that a run is given to let go once it is told to.
 _LET_GO_S: Final = 5.0
 _LET_GO_LEAST_S: Final = 2.0
 _SETTLE_S: Final = 0.1
-# How long the end of a run is tried to be written down.
-_WRITE_S: Final = 60.0
 
 Why = Literal["cancelled", "lost", "handed back"]
 
@@ -84,12 +77,11 @@ class Worker:
         holder: this process.
         writes: whether an effect of this turn (trace id, owner) is still being made by this process.
         describe: an error as it is recorded.
-        followers: what is to follow the end of a run.
+        ending: writes down what became of a run.
         tally: counts.
         clock: for times and waits.
         config: how many at once, how often.
         lease_s: seconds a run is held without a sign of life.
-        retry_s: seconds until the attempt that follows a failed first one.
     """
 
     def __init__(
@@ -100,13 +92,12 @@ class Worker:
         holder: str,
         writes: Callable[[str, str], Awaitable[bool]],
         describe: Callable[[GatewayError], Mapping[str, Any]],
-        followers: Followers,
+        ending: Ending,
         tally: RunsTally,
         clock: Clock,
         config: Callable[[], RunsConfig],
         *,
         lease_s: float = LEASE_S,
-        retry_s: float = RETRY_S,
     ) -> None:
         self._records = records
         self._queue = queue
@@ -114,12 +105,11 @@ class Worker:
         self._holder = holder
         self._writes = writes
         self._describe = describe
-        self._followers = followers
+        self._ending = ending
         self._tally = tally
         self._clock = clock
         self._config = config
         self._lease_s = lease_s
-        self._retry_s = retry_s
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slot = asyncio.Event()
@@ -238,7 +228,7 @@ class Worker:
         if handler is None:
             _log.error("nobody here executes runs of this type", run=run.id, type=run.kind)
             error = _error(f"Nobody executes runs of the type {run.kind!r}.", "unknown_run_type")
-            await self._end(run, "failed", error=error)
+            await self._ending.end(run, "failed", error=error)
             return
         running.work = asyncio.create_task(handler.execute(run, _Attempt(run, self._records)), name=f"work {run.id}")
         try:
@@ -251,21 +241,23 @@ class Worker:
         try:
             done = running.work.result()
         except asyncio.CancelledError:
-            await self._failed(run, _error("The run's handler gave up.", "internal_error"), retryable=True)
+            await self._ending.failed(run, _error("The run's handler gave up.", "internal_error"), retryable=True)
         except (ConfigStale, Draining):
-            await self._give_back(run, self._clock.now() + self._retry_s, counted=False)
+            await self._ending.not_yet(run)
         except GatewayError as error:
             if running.why == "cancelled":
                 await self._stopped(running)
                 return
-            await self._failed(
+            await self._ending.failed(
                 run, dict(self._describe(error)), retryable=error.retryable, after_s=error.retry_after_s or 0.0
             )
         except Exception:  # noqa: BLE001 - the outermost handler of a run
             _log.exception("run.failed", run=run.id, trace_id=run.trace_id)
-            await self._failed(run, _error("The gateway failed to execute the run.", "internal_error"), retryable=True)
+            await self._ending.failed(
+                run, _error("The gateway failed to execute the run.", "internal_error"), retryable=True
+            )
         else:
-            await self._end(run, "completed", answer=done.answer, meta=done.meta)
+            await self._ending.end(run, "completed", answer=done.answer, meta=done.meta)
 
     async def _stopped(self, running: _Running) -> None:
         run = running.run
@@ -276,82 +268,15 @@ class Worker:
         while await self._still_writes(run):
             await self._clock.sleep(_SETTLE_S)
         if running.why == "cancelled":
-            await self._end(run, "cancelled")
+            await self._ending.end(run, "cancelled")
         else:
-            await self._give_back(run, self._clock.now(), counted=False)
+            await self._ending.give_back(run, self._clock.now(), counted=False)
 
     async def _still_writes(self, run: RunRow) -> bool:
         try:
             return await self._writes(run.trace_id, run.owner)
         except StoreUnavailable:
             return True
-
-    async def _failed(self, run: RunRow, error: Mapping[str, Any], *, retryable: bool, after_s: float = 0.0) -> None:
-        if not retryable:
-            await self._end(run, "failed", error=error)
-        elif run.deliveries >= self._most(run):
-            await self._end(run, "failed", error=error, dead=True)
-        else:
-            wait_s = min(_RETRY_MOST_S, self._retry_s * 2 ** (run.deliveries - 1)) * random.uniform(0.75, 1.25)  # noqa: S311 - spreads
-            wait_s = self._followers.wait_s(run) or wait_s
-            await self._give_back(run, self._clock.now() + max(wait_s, after_s), counted=True, error=error)
-
-    def _most(self, run: RunRow) -> int:
-        return self._followers.most(run) or self._config().max_deliveries
-
-    async def _end(
-        self,
-        run: RunRow,
-        status: Literal["completed", "failed", "cancelled"],
-        *,
-        answer: bytes | None = None,
-        meta: Any = None,
-        error: Any = None,
-        dead: bool = False,
-    ) -> None:
-        now = self._clock.now()
-        followers = self._followers.of(run, status, now)
-
-        async def write() -> bool:
-            return await self._records.end(
-                run, status=status, now=now, answer=answer, meta=meta, error=error, dead=dead, followers=followers
-            )
-
-        if await self._written(run, write):
-            self._tally.ended("dead" if dead else status, now - run.created_at)
-            if followers:
-                with contextlib.suppress(StoreUnavailable):  # the keeper finds them
-                    await self._queue.put([queued_of(each) for each in followers])
-
-    async def _give_back(self, run: RunRow, due_at: float, *, counted: bool, error: Any = None) -> None:
-        status = ""
-
-        async def write() -> bool:
-            nonlocal status
-            now = self._clock.now()
-            done = await self._records.give_back(run, now=now, due_at=due_at, counted=counted, error=error)
-            status = done or ""
-            return done is not None
-
-        if await self._written(run, write) and status == "queued" and due_at <= self._clock.now():
-            with contextlib.suppress(StoreUnavailable):
-                await self._queue.put([queued_of(run)])
-
-    async def _written(self, run: RunRow, write: Callable[[], Awaitable[bool]]) -> bool:
-        """Write a run's state down, again where the database is away for a while; False where it is somebody else's."""
-        until = self._clock.monotonic() + _WRITE_S
-        while True:
-            try:
-                if await write():
-                    return True
-            except StoreUnavailable as error:
-                if self._clock.monotonic() > until:
-                    _log.error("how a run ended could not be written down", run=run.id, reason=error.message)
-                    return False
-                await self._clock.sleep(0.5)
-            else:
-                _log.warning("a run is somebody else's by now", run=run.id, epoch=run.epoch)
-                return False
 
     # --- Holding ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import json
 import sqlite3
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -341,8 +342,7 @@ async def test_a_worker_that_stood_still_notices_that_its_run_is_somebody_elses(
         row = await paused.runs.submit(at.new())
         await slow.busy()
         # As if its loop had been blocked for longer than its lease.
-        with sqlite3.connect(tmp_path / "hermes.db", timeout=10) as database:
-            database.execute("UPDATE runs SET held_until = 1 WHERE id = ?", (row.id,))
+        await change(tmp_path, "held_until = 1")
         at.engine(quick)
         over = await at.over(row.id)
         assert over.deliveries >= 2
@@ -355,6 +355,16 @@ async def test_a_worker_that_stood_still_notices_that_its_run_is_somebody_elses(
             RunRow(**{**_fields(stale), "epoch": 1, "holder": "process 0"}), status="failed", now=time.time()
         )
         assert (await at.row(row.id)).status == "completed"
+
+
+async def change(folder: Path, what: str) -> None:
+    """Have every run that is held be otherwise."""
+
+    def write() -> None:
+        with closing(sqlite3.connect(folder / "hermes.db", timeout=20)) as database, database:
+            database.execute(f"UPDATE runs SET {what} WHERE status = 'running'")
+
+    await asyncio.to_thread(write)
 
 
 def _fields(row: RunRow) -> dict[str, Any]:
@@ -541,12 +551,9 @@ async def test_after_a_restart_unfinished_runs_go_on_without_a_server(tmp_path: 
         await gate.busy()
         at.kill(engine)
     async with house(tmp_path, shared=False) as at:
-        at.dead.add("process 0")
-        at.engine(done)
-        at.dead.discard("process 0")
-        with sqlite3.connect(tmp_path / "hermes.db", timeout=10) as database:
-            database.execute("UPDATE runs SET holder = 'another boot' WHERE holder = 'process 0'")
+        await change(tmp_path, "holder = 'another boot'")
         at.dead.add("another boot")
+        at.engine(done)
         for row in rows:
             assert (await at.over(row.id)).status == "completed"
 
