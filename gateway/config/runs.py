@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 
 from gateway.config.section import Name, NonEmpty, Section
 
-_SECRET = re.compile(r"^whsec_")
+_SHORTEST_KEY = 8
 # Any time will do to see whether an expression can be read.
 _EPOCH = "2026-01-01T00:00:00+00:00"
 
@@ -66,11 +66,25 @@ class RunsConfig(Section):
 WebhookEvent = Literal["response.completed", "response.failed"]
 
 
+def signing_key(secret: str) -> bytes:
+    """The key that a secret says: `whsec_` and base64, or the text itself, as OpenAI's SDK reads it.
+
+    Raises:
+        ValueError: there is no base64 behind `whsec_`.
+    """
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except binascii.Error as error:
+        raise ValueError("what stands behind `whsec_` must be base64") from error
+
+
 class WebhookConfig(Section):
     """Where the end of runs is told, by Standard Webhooks."""
 
     url: NonEmpty = Field(repr=False)
-    secret: NonEmpty = Field(repr=False, description="`whsec_` and base64 of the signing key.")
+    secret: NonEmpty = Field(repr=False, description="The signing key: `whsec_` and base64, or any text.")
     events: tuple[WebhookEvent, ...] = ("response.completed", "response.failed")
 
     @field_validator("url")
@@ -83,10 +97,6 @@ class WebhookConfig(Section):
     @field_validator("secret")
     @classmethod
     def _key(cls, value: str) -> str:
-        try:
-            key = base64.b64decode(_SECRET.sub("", value), validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ValueError("it must be `whsec_` and base64") from error
-        if len(key) < 16:
-            raise ValueError("its key must have 16 bytes or more")
+        if len(signing_key(value)) < _SHORTEST_KEY:
+            raise ValueError(f"the key must have {_SHORTEST_KEY} bytes or more")
         return value

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from gateway.clock import Clock
-from gateway.config.runs import WebhookConfig
+from gateway.config.runs import WebhookConfig, signing_key
 from gateway.errors import NotFound, UpstreamError, UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from gateway.runs.followers import Delivery
 from gateway.runs.run import Attempt, Done
@@ -77,9 +77,8 @@ class WebhookHandler:
 
 
 def signed(secret: str, id: str, timestamp: int, body: bytes) -> dict[str, str]:  # noqa: A002 - the standard's word
-    """The headers of a delivery; `secret` is base64, with `whsec_` before it or without."""
-    key = base64.b64decode(secret.removeprefix("whsec_"))
-    digest = hmac.digest(key, f"{id}.{timestamp}.".encode() + body, hashlib.sha256)
+    """The headers of a delivery; `secret` as the configuration has it."""
+    digest = hmac.digest(signing_key(secret), f"{id}.{timestamp}.".encode() + body, hashlib.sha256)
     return {
         "content-type": "application/json",
         "user-agent": "hermes-gateway",

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
-from sqlalchemy import and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.store.database import Database
-from gateway.store.run_records import Claimed, Priority, Queued, RunRow, Status
+from gateway.store.run_records import ENDED, Claimed, Priority, Queued, RunRow, Status
 from gateway.store.tables import runs
 
 _COLUMNS = [runs.c[name] for name in RunRow.__struct_fields__]
@@ -21,6 +21,7 @@ _JSON = ("meta", "error", "progress")
 _QUEUED = [runs.c.id, runs.c.trace_id, runs.c.parent_id, runs.c.kind, runs.c.priority]
 _HELD = ("running", "cancelling")
 _SEARCHED = 5000  # rows one statement looks at, at most
+_AT_ONCE = 1000  # rows one transaction removes, at most
 
 
 class SqlRuns:
@@ -309,12 +310,18 @@ class SqlRuns:
 
     async def prune(self, *, before: float) -> int:
         """Forget runs that ended before then."""
-        over = and_(runs.c.status.in_(("completed", "failed", "cancelled")), runs.c.finished_at < before)
-        async with self._database.reading() as connection:
-            if not await connection.scalar(select(exists().where(over))):
-                return 0
-        async with self._database.transaction() as connection:
-            return (await connection.execute(delete(runs).where(over))).rowcount
+        # Older than it ended: what is not old enough to be looked at is found by an index.
+        over = and_(runs.c.created_at < before, runs.c.finished_at < before, runs.c.status.in_(tuple(ENDED)))
+        some = select(runs.c.id).where(over).limit(_AT_ONCE)
+        gone = 0
+        while True:
+            async with self._database.reading() as connection:
+                ids = [run for (run,) in (await connection.execute(some)).all()]
+            if not ids:
+                return gone
+            # In pages, so that nobody waits long for their turn to write.
+            async with self._database.transaction(hasty=True) as connection:
+                gone += (await connection.execute(delete(runs).where(runs.c.id.in_(ids)))).rowcount
 
     async def _into_queue(self, which: Any) -> Sequence[Queued]:
         query = (
