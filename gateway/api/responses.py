@@ -21,6 +21,7 @@ from gateway.api.event_stream import EventStream
 from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
 from gateway.api.services import Services
 from gateway.api.sse import SILENCE_S
+from gateway.api.stored_responses import followed
 from gateway.api.told import answer_headers
 from gateway.chat.codecs.responses import ResponsesRequest, decode_responses
 from gateway.chat.codecs.responses_stream import told_again
@@ -100,7 +101,7 @@ class Responses:
             await send_json(send, 200, _encode(response))
             return
         row = await services.responding.get(response["id"], principal.owner)
-        follower = services.responding.follow(row, -1, self._silence_s)
+        follower = followed(services, row, -1, self._silence_s)
         stream = EventStream(send, list)
         await stream.open()
         await stream.pour(follower, receive)

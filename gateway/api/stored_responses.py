@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
@@ -98,6 +99,17 @@ async def current(services: Services, response_id: str, owner: str) -> ResponseR
     return await services.responding.settle(row, "failed", _why(run))
 
 
+def followed(
+    services: Services, row: ResponseRow, after: int, silence_s: float
+) -> AsyncGenerator[Sequence[bytes], None]:
+    """The events of a response behind a number, as they come."""
+
+    async def look(seen: ResponseRow) -> ResponseRow:
+        return await current(services, seen.id, seen.owner)
+
+    return services.responding.follow(row, after, silence_s, look)
+
+
 def page(items: Sequence[dict[str, Any]], request: Request) -> dict[str, Any]:
     """A page of items in the order that is asked for.
 
@@ -134,13 +146,15 @@ class _Followed(Response):
         await stream.pour(self._events(), receive)
 
     async def _events(self) -> AsyncGenerator[Sequence[bytes], None]:
-        if self._row.over and not self._row.streamed:
-            frames = told_again(msgspec.json.decode(self._row.body))[self._after + 1 :]
-            if frames:
-                yield frames
-            return
-        async for batch in self._services.responding.follow(self._row, self._after, self._silence_s):
-            yield batch
+        told = False
+        follower = followed(self._services, self._row, self._after, self._silence_s)
+        async with contextlib.aclosing(follower) as batches:
+            async for batch in batches:
+                told = told or bool(batch)
+                yield batch
+        if not told and self._row.over and self._after < 0:
+            # It was never streamed, or that is too long ago: its events as they might have come.
+            yield told_again(msgspec.json.decode(self._row.body))
 
 
 def _run_id(row: ResponseRow) -> str:

@@ -164,7 +164,7 @@ class MemoryResponses:
 
     async def prune(self, *, before: float, events_before: float) -> int:
         """Forget responses and events."""
-        old = [row.id for row in self._rows.values() if row.updated_at < before]
+        old = [row.id for row in self._rows.values() if row.updated_at < before and (row.over or not row.background)]
         for row in self._rows.values():
             if row.over and row.updated_at < events_before:
                 self._events[row.id] = []

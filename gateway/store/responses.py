@@ -127,8 +127,9 @@ class SqlResponses:
         stale = select(responses.c.id).where(over, responses.c.updated_at < events_before)
         async with self._database.transaction() as connection:
             await connection.execute(delete(response_events).where(response_events.c.response_id.in_(stale)))
-            gone = await connection.execute(delete(responses).where(responses.c.updated_at < before))
-            return gone.rowcount
+            # One that a run still has to make may have waited for long.
+            old = (responses.c.updated_at < before) & (over | responses.c.background.is_(False))
+            return (await connection.execute(delete(responses).where(old))).rowcount
 
 
 async def _keep(connection: AsyncConnection, response_id: str, events: Sequence[EventBatch]) -> None:

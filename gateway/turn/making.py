@@ -405,6 +405,8 @@ class Making:
                     raise
                 _log.warning("a response was not kept", error=error.message, response_id=response["id"])
                 response = {**response, "store": False}
+                if frames:
+                    frames = [*frames[:-1], *writer.last_instead(response)]
         self.log.add(frames)
         return response
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -289,8 +289,16 @@ class Responding:
             return found
         return changed(row, status=status, body=body, updated_at=now)
 
-    async def follow(self, row: ResponseRow, after: int, silence_s: float) -> AsyncGenerator[Sequence[bytes], None]:
+    async def follow(
+        self,
+        row: ResponseRow,
+        after: int,
+        silence_s: float,
+        look: Callable[[ResponseRow], Awaitable[ResponseRow]] | None = None,
+    ) -> AsyncGenerator[Sequence[bytes], None]:
         """The events of a response behind a number, as they come, until there are no more; none after `silence_s` without.
+
+        `look` says how the response is now, where somebody else knows better: its run.
 
         Raises:
             StoreUnavailable: they cannot be read.
@@ -314,7 +322,7 @@ class Responding:
             if row.over:
                 return
             try:
-                row = await self.get(row.id, row.owner)
+                row = await (self.get(row.id, row.owner) if look is None else look(row))
             except NotFound:
                 return
             if not row.over:

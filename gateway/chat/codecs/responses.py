@@ -23,6 +23,13 @@ _UNSERVED: Final = {
     "moderation": "this version does not moderate",
     "context_management": "this version does not compact conversations",
 }
+# Fields of Chat Completions that would get in the way of what they are here.
+_FOREIGN: Final = {
+    "messages": "`input`",
+    "functions": "`tools`",
+    "function_call": "`tool_choice`",
+    "n": "several requests",
+}
 _INCLUDES: Final = frozenset(
     {
         "reasoning.encrypted_content",
@@ -194,12 +201,16 @@ def chat_request(request: ResponsesRequest, earlier: Sequence[Item]) -> ChatRequ
     )
 
 
-def _request(top: Mapping[str, msgspec.Raw], read: _Top) -> ResponsesRequest:
+def _refuse(top: Mapping[str, msgspec.Raw], read: _Top) -> None:
+    """Refuse what cannot be done here."""
     if not read.model:
         raise InvalidRequest("`model` is missing: name a model, or `auto` to let the router choose.", param="model")
     for name, why in _UNSERVED.items():
         if getattr(read, name) is not None:
             raise InvalidRequest(f"`{name}` is not supported by this version: {why}.", param=name)
+    for name, instead in _FOREIGN.items():
+        if name in top:
+            raise InvalidRequest(f"`{name}` is no field of the Responses API; use {instead}.", param=name)
     if read.truncation not in (None, "auto", "disabled"):
         raise InvalidRequest(f"`truncation` is {read.truncation!r}; expected auto or disabled.", param="truncation")
     if read.truncation == "auto":
@@ -207,9 +218,14 @@ def _request(top: Mapping[str, msgspec.Raw], read: _Top) -> ResponsesRequest:
             "`truncation` can only be `disabled` in this version: nothing is left out of a conversation.",
             param="truncation",
         )
-    include = frozenset(read.include or ())
-    if unknown := sorted(include - _INCLUDES):
+    if unknown := sorted(set(read.include or ()) - _INCLUDES):
         raise InvalidRequest(f"`include` names {unknown[0]!r}, which is not known.", param="include")
+    if read.background and read.store is False:
+        raise InvalidRequest("`background` needs `store`: nobody could ask for the answer.", param="background")
+
+
+def _request(top: Mapping[str, msgspec.Raw], read: _Top) -> ResponsesRequest:
+    _refuse(top, read)
     conversation = read.conversation
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
@@ -219,9 +235,7 @@ def _request(top: Mapping[str, msgspec.Raw], read: _Top) -> ResponsesRequest:
         raise InvalidRequest(
             "`conversation` and `previous_response_id` cannot be used together.", param="previous_response_id"
         )
-    store = read.store is not False
-    if read.background and not store:
-        raise InvalidRequest("`background` needs `store`: nobody could ask for the answer.", param="background")
+    include = frozenset(read.include or ())
     tools = offer(read.tools or (), read.tool_choice)
     logprobs = "message.output_text.logprobs" in include
     items = read_items(read.input)
@@ -229,7 +243,7 @@ def _request(top: Mapping[str, msgspec.Raw], read: _Top) -> ResponsesRequest:
         raise InvalidRequest("`input` is missing: there is nothing to answer.", param="input")
     metadata = checked_metadata(read.metadata)
     return ResponsesRequest(
-        model=read.model,
+        model=read.model or "",
         items=items,
         instructions=read.instructions,
         previous_id=read.previous_response_id or None,
@@ -237,7 +251,7 @@ def _request(top: Mapping[str, msgspec.Raw], read: _Top) -> ResponsesRequest:
         tools=tools,
         parallel_tool_calls=read.parallel_tool_calls,
         stream=bool(read.stream),
-        store=store,
+        store=read.store is not False,
         background=bool(read.background),
         summary=bool(read.reasoning and (read.reasoning.get("summary") or read.reasoning.get("generate_summary"))),
         sealed_thoughts="reasoning.encrypted_content" in include,
