@@ -9,7 +9,7 @@ import base64
 import binascii
 import re
 from typing import Any, Literal
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 from pydantic import Field, field_validator
@@ -34,7 +34,7 @@ class ScheduleConfig(Section):
     def _zone(cls, value: str) -> str:
         try:
             ZoneInfo(value)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ZoneInfoNotFoundError) as error:
             raise ValueError(f"there is no time zone {value!r}") from error
         return value
 
