@@ -898,6 +898,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "A long run is executed once while its worker lives; who lost it notices and can write nothing of it.",
         "runs/test_engine.py::test_a_long_run_is_executed_once_while_its_worker_lives",
         "runs/test_engine.py::test_a_worker_that_stood_still_notices_that_its_run_is_somebody_elses",
+        "store/test_run_records.py::test_an_older_epoch_of_the_same_holder_writes_nothing",
+        "store/test_run_records.py::test_an_answer_of_the_journal_needs_the_turn_it_belongs_to",
     ),
     _field_case(
         64,

@@ -59,6 +59,16 @@ class Served:
             is_json = response.content_type == "application/json"
             return response.status, _lower(response.headers), await (response.json() if is_json else response.text())
 
+    async def ask(self, method: str, path: str, body: Any, **headers: str) -> tuple[int, Mapping[str, str], Any]:
+        """Any method; a GET takes no body."""
+        if method == "GET":
+            return await self.get(path, **headers)
+        if method == "POST":
+            return await self.post(path, body, **headers)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.http.request(method, self.url + path, headers=named) as response:
+            return response.status, _lower(response.headers), await response.json()
+
     async def raw_stream(self, body: Any, **headers: str) -> bytes:
         """The bytes of a streamed answer."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
