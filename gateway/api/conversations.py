@@ -35,8 +35,6 @@ def conversations_endpoints(services: Services) -> APIRouter:
 
 
 def _conversations(router: APIRouter, services: Services) -> None:
-    conversations = services.responding.conversations
-
     @router.post("/conversations")
     async def create(request: Request) -> dict[str, Any]:
         owner = _owner(request, services)
@@ -47,7 +45,7 @@ def _conversations(router: APIRouter, services: Services) -> None:
             metadata=checked_metadata(wanted.metadata),
             created_at=services.clock.now(),
         )
-        await conversations.add(row, _kept(wanted.items))
+        await services.responding.conversations.add(row, _kept(wanted.items))
         return _shown(row)
 
     @router.get("/conversations/{conversation_id}")
@@ -57,19 +55,17 @@ def _conversations(router: APIRouter, services: Services) -> None:
     @router.post("/conversations/{conversation_id}")
     async def update(request: Request, conversation_id: str) -> dict[str, Any]:
         owner, wanted = _owner(request, services), await _asked(request, services)
-        await conversations.rename(conversation_id, owner, checked_metadata(wanted.metadata))
+        await services.responding.conversations.rename(conversation_id, owner, checked_metadata(wanted.metadata))
         return _shown(await _found(request, services, conversation_id))
 
     @router.delete("/conversations/{conversation_id}")
     async def delete(request: Request, conversation_id: str) -> dict[str, Any]:
-        if not await conversations.delete(conversation_id, _owner(request, services)):
+        if not await services.responding.conversations.delete(conversation_id, _owner(request, services)):
             raise _no_conversation(conversation_id)
         return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
 def _items(router: APIRouter, services: Services) -> None:
-    conversations = services.responding.conversations
-
     @router.get("/conversations/{conversation_id}/items")
     async def items(request: Request, conversation_id: str) -> dict[str, Any]:
         await _found(request, services, conversation_id)
@@ -77,7 +73,7 @@ def _items(router: APIRouter, services: Services) -> None:
         order, limit = query.get("order", "desc"), limit_of(query.get("limit"))
         if order not in ("asc", "desc"):
             raise InvalidRequest(f"`order` is {order!r}; expected asc or desc.", param="order")
-        rows = await conversations.items(
+        rows = await services.responding.conversations.items(
             conversation_id, newest_first=order == "desc", after=query.get("after"), limit=limit + 1
         )
         return listed(rows, limit, lambda row: row.id, _item)
@@ -88,13 +84,13 @@ def _items(router: APIRouter, services: Services) -> None:
         kept = _kept((await _asked(request, services)).items)
         if not kept:
             raise InvalidRequest("`items` is missing.", param="items")
-        await conversations.append(conversation_id, kept)
+        await services.responding.conversations.append(conversation_id, kept)
         return listed(kept, len(kept), lambda row: row.id, _item)
 
     @router.get("/conversations/{conversation_id}/items/{item_id}")
     async def get_item(request: Request, conversation_id: str, item_id: str) -> dict[str, Any]:
         await _found(request, services, conversation_id)
-        rows = await conversations.items(conversation_id)
+        rows = await services.responding.conversations.items(conversation_id)
         there = [row for row in rows if row.id == item_id]
         if not there:
             raise NotFound(f"Item with id '{item_id}' not found.")
@@ -103,7 +99,7 @@ def _items(router: APIRouter, services: Services) -> None:
     @router.delete("/conversations/{conversation_id}/items/{item_id}")
     async def delete_item(request: Request, conversation_id: str, item_id: str) -> dict[str, Any]:
         row = await _found(request, services, conversation_id)
-        if not await conversations.remove(conversation_id, item_id):
+        if not await services.responding.conversations.remove(conversation_id, item_id):
             raise NotFound(f"Item with id '{item_id}' not found.")
         return _shown(row)
 

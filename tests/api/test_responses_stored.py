@@ -28,8 +28,8 @@ def user(text: str) -> dict[str, Any]:
 
 
 async def delete(on: Served, path: str, **headers: str) -> tuple[int, Any]:
-    async with on.http.delete(on.url + path, headers=headers) as response:
-        return response.status, await response.json()
+    status, _, said = await on.ask("DELETE", path, None, **headers)
+    return status, said
 
 
 # --- Kept and found --------------------------------------------------------------------------------------------------
