@@ -18,6 +18,7 @@ from gateway.runs.ending import RETRY_S, Ending
 from gateway.runs.followers import KIND as WEBHOOK
 from gateway.runs.followers import Followers
 from gateway.runs.keeper import LOOK_S, MISSED_S, Keeper
+from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue
 from gateway.runs.run import Handler
 from gateway.runs.schedules import Schedules
@@ -124,7 +125,7 @@ class Engine:
 
     def start(self) -> None:
         """Begin: count, and execute where this process does."""
-        self._tasks.append(asyncio.create_task(self._count(), name="runs-count"))
+        self._tasks.append(asyncio.create_task(lasting(self._count, "count", self._clock), name="runs-count"))
         if self.executes:
             self._keeper.start()
             self.worker.start()

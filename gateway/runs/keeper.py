@@ -18,6 +18,7 @@ from gateway.config.runs import RunsConfig
 from gateway.errors import StoreUnavailable
 from gateway.runs.acceptance import queued_of
 from gateway.runs.followers import Followers
+from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue
 from gateway.runs.schedules import Schedules
 from gateway.runs.tally import RunsTally
@@ -79,7 +80,7 @@ class Keeper:
 
     def start(self) -> None:
         """Begin, in a task of its own."""
-        self._task = asyncio.create_task(self._run(), name="runs-keeper")
+        self._task = asyncio.create_task(lasting(self._run, "keeper", self._clock), name="runs-keeper")
 
     async def close(self) -> None:
         """Stop."""
@@ -98,7 +99,9 @@ class Keeper:
         if await self._queue.is_new():
             await self._queue_again(dict.fromkeys(PRIORITIES, now), "the queue had forgotten its runs")
         await self._lapse(now)
-        await self._queue.put(await self._records.due(now=now, limit=_PAGE))
+        next_due = await self._records.next_due()
+        if next_due is not None and next_due <= now:
+            await self._queue.put(await self._records.due(now=now, limit=_PAGE))
         per_key = self._config().per_key
         await self._queue.put(await self._records.unblocked(per_key, limit=_PAGE))
         await self._schedules.begin()

@@ -17,6 +17,7 @@ from gateway.clock import Clock
 from gateway.config.runs import RunsConfig
 from gateway.errors import ConfigStale, Draining, GatewayError, StoreUnavailable
 from gateway.runs.ending import Ending
+from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue, Taken
 from gateway.runs.run import Done, Handler
 from gateway.runs.tally import RunsTally
@@ -126,7 +127,7 @@ class Worker:
     def start(self) -> None:
         """Begin to take runs, in tasks of its own."""
         for name, loop in (("take", self._take), ("hold", self._hold), ("heed", self._heed)):
-            self._loops.append(asyncio.create_task(loop(), name=f"runs-{name}"))
+            self._loops.append(asyncio.create_task(lasting(loop, name, self._clock), name=f"runs-{name}"))
 
     async def drain(self, grace_s: float) -> None:
         """Take no more; let what is under way end within `grace_s`, and hand back what does not."""
@@ -208,6 +209,8 @@ class Worker:
             await self._queue.done(taken)
 
     def _start(self, run: RunRow) -> None:
+        if (before := self._running.get(run.id)) is not None:
+            before.stop("lost")  # this process lost it, and was the first to find it again
         running = self._running[run.id] = _Running(run)
         task = asyncio.create_task(self._execute(running), name=f"run {run.id}")
         self._tasks.add(task)

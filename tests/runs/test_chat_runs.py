@@ -239,7 +239,7 @@ async def test_a_restarted_gateway_goes_on_from_the_last_recorded_step(
 
 
 async def test_a_round_of_reading_tools_is_recorded_too(tmp_path: Path, upstream: ScriptedUpstream) -> None:
-    plugin = PLUGIN.replace("await asyncio.sleep(60)", "pass")
+    plugin = PLUGIN.replace("await asyncio.sleep(60)", '(HERE / ("look" + str(len(list(HERE.glob("look*")))))).touch()')
     upstream.enqueue(answer(calls=[call("c", "look", "{}")]), answer("never").held())
     folder = tmp_path
     await fresh_database(folder / "hermes.db")
@@ -251,6 +251,8 @@ async def test_a_round_of_reading_tools_is_recorded_too(tmp_path: Path, upstream
     async with serving(folder, config, ROUTE, {"money": plugin}, pace=PACE) as gateway:
         await until(gateway, run, "completed")
     assert [len(request.messages) for request in upstream.requests] == [2, 4, 4]
+    # Nor was the tool asked again.
+    assert sorted(each.name for each in tmp_path.glob("look*")) == ["look1", "looking"]
 
 
 # --- Webhooks ------------------------------------------------------------------------------------------------------
