@@ -43,8 +43,8 @@ WORKERS = 3
 # Runs that one worker executes at once.
 AT_ONCE = 10
 START_S = 120.0
-# How long the last runs have, once no more are asked for and nobody is killed any more.
-LAST_S = 240.0
+# How long nothing may end, once no more are asked for and nobody is killed any more.
+PATIENCE_S = 90.0
 
 
 @dataclass(frozen=True)
@@ -244,12 +244,13 @@ async def _submit(one: Asked, http: aiohttp.ClientSession, ports: Sequence[int],
 
 
 async def _until_over(folder: Path, ids: Sequence[str]) -> None:
-    """Wait until every run has ended; who looks for faults finds those that did not."""
-    until = time.monotonic() + LAST_S
+    """Wait until every run has ended, or nothing moves any more; who looks for faults finds those that did not."""
     query = "SELECT count(*) FROM runs WHERE status IN ('completed', 'failed', 'cancelled')"
-    while time.monotonic() < until:
-        if (await asyncio.to_thread(_select, folder / "hermes.db", query))[0][0] >= len(ids):
-            return
+    ended, since = 0, time.monotonic()
+    while ended < len(ids) and time.monotonic() - since < PATIENCE_S:
+        now = (await asyncio.to_thread(_select, folder / "hermes.db", query))[0][0]
+        if now > ended:
+            ended, since = now, time.monotonic()
         await asyncio.sleep(0.5)
 
 
