@@ -162,6 +162,9 @@ class Joining:
             fresh = Joinable(trace_id, asked, digest, self._new_holder())
             found = await self._known(fresh, config) if joins else None
             if found is None:
+                if asked.durable:
+                    # A run begun again long after: its turn may be forgotten, its steps are not.
+                    fresh.recorded = _rounds(await self._journal.of_turn(fresh.turn_id, asked.owner))
                 return self._entered(name, fresh)
             if found.body_hash != digest:
                 raise _conflict()

@@ -20,7 +20,7 @@ from aiohttp import web
 from gateway.config.runs import ScheduleConfig
 from gateway.runs.engine import Pace
 from gateway.runs.schedules import last_time
-from tests.replies import answer, call
+from tests.replies import answer, call, error
 from tests.runs.stage import fresh_database
 from tests.serving import Served, native_config, serving
 from tests.upstream import ScriptedUpstream
@@ -257,6 +257,21 @@ async def test_a_round_of_reading_tools_is_recorded_too(tmp_path: Path, upstream
         "look1",
         "looking",
     ]
+
+
+async def test_a_run_begun_again_long_after_goes_on_from_its_steps(tmp_path: Path, upstream: ScriptedUpstream) -> None:
+    (tmp_path / "go").touch()
+    upstream.enqueue(answer(calls=[call("c", "pay", "{}")]), error(400, "no"))
+    async with served(tmp_path, upstream) as gateway:
+        run = (await gateway.post("/v1/chat/completions", asking()))[2]["id"]
+        found = await until(gateway, run, "failed")
+        assert found["error"]["message"]
+        await gateway.gateway.store.turns.forget(found["trace_id"])  # as after `idempotency.ttl_s`
+        upstream.enqueue(answer("paid it"))
+        assert (await gateway.post(f"/v1/runs/{run}/retry", {}))[0] == 200
+        await until(gateway, run, "completed")
+    assert (tmp_path / "paid").read_text() == "x"
+    assert [len(request.messages) for request in upstream.requests] == [2, 4, 4]
 
 
 # --- Webhooks ------------------------------------------------------------------------------------------------------
