@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import signal
 import sys
+from typing import Any
 
 import structlog
 import uvloop
@@ -14,6 +15,9 @@ from gateway.app import open_gateway
 from gateway.commands.files import paths_of, settings_of, tell
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.settings import Settings
+
+
+_log: Any = structlog.get_logger("gateway.runs")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,12 +46,11 @@ async def _work(arguments: argparse.Namespace, settings: Settings) -> int:
                 file=sys.stderr,
             )
             return 1
-        log = structlog.get_logger("gateway.runs")
-        log.info("this worker takes runs", at_once=gateway.versions.current.config.runs.concurrency)
+        _log.info("this worker takes runs", at_once=gateway.versions.current.config.runs.concurrency)
         print("Hermes Gateway executes runs", flush=True)
         await stop.wait()
         gateway.drain.begun = True
         # A second less than whoever stops processes is told to wait.
         await gateway.engine.drain(max(1.0, gateway.versions.current.config.server.drain_s - 1.0))
-        log.info("this worker has ended")
+        _log.info("this worker has ended")
     return 0

@@ -98,17 +98,21 @@ class Keeper:
         now = self._clock.now()
         if await self._queue.is_new():
             await self._queue_again(dict.fromkeys(PRIORITIES, now), "the queue had forgotten its runs")
+        # Where there is nothing to look after, looking costs one read.
+        if await self._records.any_open():
+            await self._look_after(now)
+        await self._schedules.begin()
+        if now - self._pruned_at > _PRUNE_S:
+            await self._records.prune(before=now - self._config().keep_days * _DAY_S)
+            self._pruned_at = now
+
+    async def _look_after(self, now: float) -> None:
         await self._lapse(now)
         next_due = await self._records.next_due()
         if next_due is not None and next_due <= now:
             await self._queue.put(await self._records.due(now=now, limit=_PAGE))
-        per_key = self._config().per_key
-        await self._queue.put(await self._records.unblocked(per_key, limit=_PAGE))
-        await self._schedules.begin()
+        await self._queue.put(await self._records.unblocked(self._config().per_key, limit=_PAGE))
         self._looks += 1
-        if now - self._pruned_at > _PRUNE_S:
-            await self._records.prune(before=now - self._config().keep_days * _DAY_S)
-            self._pruned_at = now
         if self._looks % _MISSED_EVERY == 0:
             oldest = await self._queue.oldest()
             before = {lane: min(now, oldest.get(lane, now)) - self._missed_s for lane in PRIORITIES}

@@ -164,6 +164,10 @@ class RunRecords(Protocol):
         """Queue a failed or cancelled run again, with its deliveries before it; False where it is neither."""
         ...
 
+    async def any_open(self) -> bool:
+        """Whether there is a run that has not ended."""
+        ...
+
     async def holders(self) -> Sequence[str]:
         """Who holds runs."""
         ...

@@ -215,6 +215,12 @@ class SqlRuns:
         }
         return await self._change(and_(mine, runs.c.status.in_(("failed", "cancelled"))), **again)
 
+    async def any_open(self) -> bool:
+        """Whether there is a run that has not ended."""
+        query = select(runs.c.id).where(runs.c.status.in_(("queued", *_HELD))).limit(1)
+        async with self._database.reading() as connection:
+            return await connection.scalar(query) is not None
+
     async def holders(self) -> Sequence[str]:
         """Who holds runs."""
         query = select(runs.c.holder).where(runs.c.status.in_(_HELD)).distinct()
