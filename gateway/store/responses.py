@@ -28,7 +28,8 @@ class SqlResponses:
     ) -> None:
         """Keep a new response."""
         values = {name: getattr(row, name) for name in ResponseRow.__struct_fields__}
-        async with self._database.transaction() as connection:
+        # One that is being made outlives a process, and is nothing yet that a machine's end could take away.
+        async with self._database.transaction(hasty=not row.over) as connection:
             await connection.execute(insert(responses).values(**values))
             await _keep(connection, row.id, events)
             if row.conversation_id is not None and said:
@@ -36,7 +37,7 @@ class SqlResponses:
 
     async def append(self, id: str, holder: str, events: Sequence[EventBatch], *, until: float) -> bool:  # noqa: A002 - the contract's word
         """Keep events of a response that is being made."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(hasty=True) as connection:
             held = update(responses).where(_held(id, holder)).values(held_until=until)
             if (await connection.execute(held)).rowcount != 1:
                 return False
@@ -50,7 +51,7 @@ class SqlResponses:
             .where(responses.c.id == id, responses.c.status.not_in(("completed", "incomplete")))
             .values(holder=holder, held_until=until, status="in_progress", updated_at=now)
         )
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(hasty=True) as connection:
             return (await connection.execute(taken)).rowcount == 1
 
     async def end(

@@ -160,7 +160,7 @@ class Making:
                 request.summary, request.sealed_thoughts, request.logprobs, request.obfuscate, request.tools.spaces
             )
             self._writer = ResponseWriter(response, shown, new_call_id, told=self._streams)
-            self._writer.round = self._round
+            self._writer.begin_round(self._round)
             if self._resumed is not None:
                 output, number, begun = self._resumed
                 self._writer.resume(output, number, begun=begun)
@@ -311,7 +311,7 @@ class Making:
                 self._arguments, self._said = {}, ""
                 self._skips = event.type == "round.recorded" and self._has_round(data["round"])
                 if self._writer is not None:
-                    self._writer.round = self._round
+                    self._writer.begin_round(self._round)
             case "round.answered":
                 self._said = data["content"]
                 self._arguments = {

@@ -108,6 +108,11 @@ class ResponseLog:
         """Whether there are any events."""
         return bool(self._frames) or self._first > 0
 
+    @property
+    def recent(self) -> int:
+        """How many events are in memory."""
+        return len(self._frames)
+
     def rename(self, response_id: str) -> None:
         """Be the events of another response, as long as there are none."""
         self._id = response_id

@@ -113,6 +113,12 @@ class ResponseWriter:
                 self._tell("response.created", response=self.response())
             self._tell("response.in_progress", response=self.response())
 
+    def begin_round(self, number: int) -> None:
+        """What comes belongs to another model call: its words are an item of their own."""
+        if number != self.round:
+            self._close_words()
+            self.round = number
+
     def feed(self, chunks: Sequence[Chunk]) -> None:
         """Take in visible chunks. Words that arrived together become one delta."""
         for chunk in chunks:
