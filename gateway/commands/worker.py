@@ -16,7 +16,6 @@ from gateway.commands.files import paths_of, settings_of, tell
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.settings import Settings
 
-
 _log: Any = structlog.get_logger("gateway.runs")
 
 

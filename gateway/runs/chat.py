@@ -17,6 +17,7 @@ from gateway.chat.codecs.functions import functions_answer
 from gateway.chat.request import ChatRequest
 from gateway.errors import InvalidRequest
 from gateway.runs.frame import framed, read_frame
+from gateway.runs.progress import told
 from gateway.runs.run import Attempt, Done, NewRun
 from gateway.security.principal import Principal
 from gateway.store.run_records import PRIORITIES, Priority, RunRow
@@ -41,16 +42,17 @@ class ChatHandler:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
 
-    async def execute(self, run: RunRow, attempt: Attempt) -> Done:  # noqa: ARG002 - the seam's
+    async def execute(self, run: RunRow, attempt: Attempt) -> Done:
         """Answer the request, or go on answering it."""
         frame = read_frame(run.caller)
         request = without_ours(decode_request(run.body))
         # One turn, whoever runs it and however often: found by the run's id, recorded round by round.
         wishes = replace(frame.wishes, key=run.id, retried=False, durable=True, deadline_s=None)
         turns: list[Turn] = []
-        result = await self._turns.answer(
-            run.trace_id, frame.principal, request, wishes, ENDPOINT, turns.append, run.body
-        )
+        async with told(attempt, lambda: turns[0] if turns else None):
+            result = await self._turns.answer(
+                run.trace_id, frame.principal, request, wishes, ENDPOINT, turns.append, run.body
+            )
         assert result.body is not None
         turn = turns[0]
         body = functions_answer(result.body) if request.functions else result.body

@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.chat.codecs.responses import decode_responses
 from gateway.runs.frame import framed, read_frame
+from gateway.runs.progress import told
 from gateway.runs.run import Attempt, Done, NewRun
 from gateway.security.principal import Principal
 from gateway.store.run_records import RunRow
@@ -33,7 +34,7 @@ class ResponseHandler:
     def __init__(self, responding: Responding) -> None:
         self._responding = responding
 
-    async def execute(self, run: RunRow, attempt: Attempt) -> Done:  # noqa: ARG002 - the seam's
+    async def execute(self, run: RunRow, attempt: Attempt) -> Done:
         """Make the response, or go on making it."""
         frame = read_frame(run.caller)
         request = decode_responses(run.body)
@@ -44,7 +45,8 @@ class ResponseHandler:
         if not await self._responding.resume(making):
             # It was deleted, or another attempt has ended it.
             return Done((await self._responding.get(f"resp_{run.trace_id}", run.owner)).body)
-        response = await making.run()
+        async with told(attempt, lambda: making.turn):
+            response = await making.run()
         turn = making.turn
         return Done(msgspec.json.encode(response), turn.told() if turn is not None else None)
 

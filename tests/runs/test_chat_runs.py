@@ -209,6 +209,10 @@ async def test_cancelling_lets_a_writing_tool_end_and_says_so_only_then(
     async with served(tmp_path, upstream) as gateway:
         run = (await gateway.post("/v1/chat/completions", asking()))[2]["id"]
         await appears(tmp_path / "paying")
+        async with asyncio.timeout(30):
+            while not (progress := (await gateway.get(f"/v1/runs/{run}"))[2]["progress"]):
+                await asyncio.sleep(0.05)
+        assert progress == {"round": 1, "state": "executing"}
         assert (await gateway.post(f"/v1/runs/{run}/cancel", {}))[2]["status"] == "cancelling"
         await asyncio.sleep(0.5)
         assert (await gateway.get(f"/v1/runs/{run}"))[2]["status"] == "cancelling"
