@@ -243,9 +243,7 @@ class Joining:
         if joinable.keeper is None:
             joinable.keeper = asyncio.get_running_loop().create_task(self._keep(joinable), name="turn-keeper")
         # Who has lost the turn cannot write, not even in the moment after it looked.
-        await self._journal.append(
-            joinable.pending, held_by=joinable.holder, hasty=joinable.asked.durable
-        )
+        await self._journal.append(joinable.pending, held_by=joinable.holder, hasty=joinable.asked.durable)
         joinable.pending.clear()
 
     async def answered(self, joinable: Joinable, body: bytes, meta: Any) -> None:
