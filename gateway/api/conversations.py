@@ -13,7 +13,7 @@ from gateway.api.http import ClientGone, read_body
 from gateway.api.lists import limit_of, listed
 from gateway.api.services import Services
 from gateway.chat.codecs.responses import checked_metadata, read_items
-from gateway.chat.codecs.responses_items import Item, shown_item, with_ids
+from gateway.chat.codecs.responses_items import Item, check_items, shown_item, with_ids
 from gateway.errors import InvalidRequest, NotFound
 from gateway.store.response_records import ConversationItem, ConversationRow
 
@@ -134,6 +134,7 @@ async def _asked(request: Request, services: Services) -> _Asked:
 def _kept(items: list[Item] | None) -> list[ConversationItem]:
     if items is not None and len(items) > _MOST_ITEMS:
         raise InvalidRequest(f"`items` has more than {_MOST_ITEMS} items.", param="items")
+    check_items(items or [])
     named = with_ids(read_items(items or []), secrets.token_hex(16))
     return [ConversationItem(str(item["id"]), msgspec.json.encode(item)) for item in named]
 

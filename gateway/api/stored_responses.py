@@ -152,9 +152,9 @@ class _Followed(Response):
             async for batch in batches:
                 told = told or bool(batch)
                 yield batch
-        if not told and self._row.over and self._after < 0:
+        if not told and self._row.over and (self._after < 0 or not self._row.streamed):
             # It was never streamed, or that is too long ago: its events as they might have come.
-            yield told_again(msgspec.json.decode(self._row.body))
+            yield told_again(msgspec.json.decode(self._row.body))[self._after + 1 :]
 
 
 def _run_id(row: ResponseRow) -> str:

@@ -206,6 +206,23 @@ async def test_conversation_keeps_what_was_said(tmp_path: Path, store: bool) -> 
     assert (renamed["metadata"], gone[0]) == ({"c": "d"}, 200)
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        [{"type": "never_heard_of"}],
+        [{"role": "tool", "content": "x"}],
+        [{"type": "function_call_output", "output": "x"}],
+        [user("x")] * 21,
+        5,
+        [5],
+    ],
+)
+async def test_conversation_takes_nothing_that_no_response_could_read(tmp_path: Path, items: Any) -> None:
+    async with ScriptedUpstream() as up, serving(tmp_path, native_config(up.base_url)) as on:
+        status, _, refused = await on.post("/v1/conversations", {"items": items})
+    assert (status, refused["error"]["type"]) == (400, "invalid_request_error")
+
+
 # --- Followed again --------------------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,8 @@ _REFUSED: Final = {
     "mcp_approval_response": "this version does not serve approvals",
 }
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+# A longer id of a client's is not kept.
+_LONGEST_ID: Final = 64
 # An id of ours: which response an item belongs to, and which of its rounds.
 _OURS: Final = re.compile(r"(?:msg|rs|fc|ctc|mcp)_([0-9a-f]{32})_(\d{1,6})_\d{1,6}")
 
@@ -82,6 +84,20 @@ def messages_of(
     for index, item in enumerate(items):
         thread.add(item, f"input[{index}]")
     return thread.end()
+
+
+def check_items(items: Sequence[Item]) -> None:
+    """See that items can be read one by one, whatever they pair with.
+
+    Raises:
+        InvalidRequest: one of them cannot.
+    """
+    for index, item in enumerate(items):
+        where = f"items[{index}]"
+        if kind_of(item, where) in _OUTPUTS:
+            _output(item, where)
+        else:
+            _Thread((), lambda _, name: name).add(item, where)
 
 
 def left_out(items: Iterable[Item]) -> frozenset[str]:
@@ -114,7 +130,7 @@ def with_ids(items: Sequence[Item], key: str) -> list[Item]:
     prefixes = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
     return [
         item
-        if isinstance(item.get("id"), str) and item["id"]
+        if isinstance(item.get("id"), str) and 0 < len(item["id"]) <= _LONGEST_ID
         else {**item, "id": f"{prefixes.get(item['type'], 'item')}_{key}_i{place}"}
         for place, item in enumerate(items)
     ]
@@ -167,10 +183,10 @@ class _Thread:
                 self._next_round(item, said=True)
                 self._blocks.append(Reasoning(thought))
         elif kind == "function_call":
-            name = self._flat_name(item.get("namespace"), _text(item, "name", where))
+            name = self._flat_name(_space(item, where), _text(item, "name", where))
             self._call(item, ToolCall(_text(item, "call_id", where), name, _arguments(item, where)), where)
         elif kind == "custom_tool_call":
-            name = self._flat_name(item.get("namespace"), _text(item, "name", where))
+            name = self._flat_name(_space(item, where), _text(item, "name", where))
             call = ToolCall(_text(item, "call_id", where), name, _text(item, "input", where, empty=True), custom=True)
             self._call(item, call, where)
         elif kind == "mcp_call":
@@ -199,7 +215,7 @@ class _Thread:
 
     def _message(self, item: Item, where: str) -> None:
         role = item.get("role")
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             raise InvalidRequest(
                 f"`{where}.role` is {role!r}; expected user, assistant, system or developer.", param=f"{where}.role"
             )
@@ -358,7 +374,16 @@ def _output(item: Item, where: str) -> tuple[str, tuple[str, list[Image]]]:
 
 
 def _call_id(item: Item, where: str) -> str:
-    return _text(item, "call_id" if "call_id" in item else "id", where)
+    # Of this kind alone the id is the call's.
+    by_id = item.get("type") == "local_shell_call_output" and "call_id" not in item
+    return _text(item, "id" if by_id else "call_id", where)
+
+
+def _space(item: Item, where: str) -> str | None:
+    space = item.get("namespace")
+    if space is not None and not isinstance(space, str):
+        raise InvalidRequest(f"`{where}.namespace` must be a string.", param=f"{where}.namespace")
+    return space
 
 
 def _arguments(item: Item, where: str) -> str:

@@ -129,6 +129,8 @@ def _chosen(
     if choice in ("auto", "none", "required"):
         return offered, ToolChoice(choice, None, _encode(choice)), None
     kind = choice.get("type") if isinstance(choice, dict) else None
+    if not isinstance(kind, str):
+        kind = ""
     if kind == "allowed_tools":
         return _allowed(offered, choice)
     if kind in ("function", "custom", "mcp"):
@@ -137,7 +139,7 @@ def _chosen(
             if kind == "mcp":
                 return offered, ToolChoice("required", None, b'"required"'), None
             raise InvalidRequest("`tool_choice.name` must be a string.", param="tool_choice")
-        flat = flat_name(choice.get("namespace"), name)
+        flat = flat_name(_space(choice), name)
         if kind == "custom":
             if flat not in {tool.name for tool in offered}:
                 raise InvalidRequest(f"`tool_choice` names {name!r}, which is not offered.", param="tool_choice")
@@ -151,6 +153,11 @@ def _chosen(
     )
 
 
+def _space(value: Mapping[str, Any]) -> str | None:
+    space = value.get("namespace")
+    return space if isinstance(space, str) else None
+
+
 def _allowed(
     offered: list[ClientTool], choice: Mapping[str, Any]
 ) -> tuple[list[ClientTool], ToolChoice, frozenset[str]]:
@@ -159,7 +166,7 @@ def _allowed(
     if mode not in ("auto", "required") or not isinstance(tools, list):
         raise InvalidRequest("`tool_choice` needs `mode` (auto, required) and `tools`.", param="tool_choice")
     names = frozenset(
-        flat_name(tool.get("namespace"), tool["name"])
+        flat_name(_space(tool), tool["name"])
         for tool in tools
         if isinstance(tool, dict) and isinstance(tool.get("name"), str)
     )
