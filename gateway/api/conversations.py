@@ -13,7 +13,8 @@ from gateway.api.http import ClientGone, read_body
 from gateway.api.lists import limit_of, listed
 from gateway.api.services import Services
 from gateway.chat.codecs.responses import checked_metadata, read_items
-from gateway.chat.codecs.responses_items import Item, check_items, shown_item, with_ids
+from gateway.chat.codecs.responses_items import check_items, shown_item, with_ids
+from gateway.chat.codecs.responses_parts import Item
 from gateway.errors import InvalidRequest, NotFound
 from gateway.store.response_records import ConversationItem, ConversationRow
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -19,9 +18,10 @@ from gateway.chat.blocks import Message, Text
 from gateway.chat.chunk import Chunk
 from gateway.chat.codecs.responses import ResponsesRequest, chat_request
 from gateway.chat.codecs.responses_answer import cancelled, logprobs_of, response_object
-from gateway.chat.codecs.responses_items import Item, left_out, with_ids
+from gateway.chat.codecs.responses_items import left_out, with_ids
+from gateway.chat.codecs.responses_parts import Item
 from gateway.chat.codecs.responses_stream import ResponseWriter, Shown
-from gateway.chat.usage import Usage, WireUsage
+from gateway.chat.usage import Usage
 from gateway.clock import Clock
 from gateway.errors import GatewayError, InvalidRequest, StoreUnavailable
 from gateway.ids import new_call_id
@@ -33,6 +33,7 @@ from gateway.turn.context import Turn
 from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
 from gateway.turn.response_log import HELD_S, ResponseLog, packed
+from gateway.turn.response_parts import BodyChoice, behind, body_of, items_of, narrowed, spoken, used_settings
 from gateway.turn.service import Turns
 from gateway.turn.stream import Sink
 
@@ -43,16 +44,6 @@ _LAST_WORD_S: Final = 5.0
 
 _log: Any = structlog.get_logger("gateway.responses")
 _encode = msgspec.json.Encoder().encode
-
-
-class _Choice(msgspec.Struct):
-    logprobs: Any = None
-    message: dict[str, Any] = {}
-
-
-class _Body(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: WireUsage | None = None
 
 
 class Making:
@@ -109,7 +100,7 @@ class Making:
         self._request = request
         self._earlier = earlier
         self._chat = chat_request(request, earlier)
-        self._wishes = _narrowed(wishes, request)
+        self._wishes = narrowed(wishes, request)
         self._endpoint = endpoint
         self._body = body
         self._streams = request.stream or request.background
@@ -154,7 +145,7 @@ class Making:
         if self._writer is None:
             turn, request = self.turn, self._request
             model = turn.shown_model if turn is not None else request.model
-            echo = {**request.echo, **(_used(turn) if turn is not None else {})}
+            echo = {**request.echo, **(used_settings(turn) if turn is not None else {})}
             response = response_object(self.id, self._created, model, echo, background=request.background)
             shown = Shown(
                 request.summary, request.sealed_thoughts, request.logprobs, request.obfuscate, request.tools.spaces
@@ -173,7 +164,7 @@ class Making:
         self.kept = True
         self._created = int(row.created_at)
         begun = any(frame.startswith(b"event: response.in_progress\n") for frame in frames)
-        self._resumed = (_items_of(frames), len(frames), begun)
+        self._resumed = (items_of(frames), len(frames), begun)
         self.log = ResponseLog(self._id, self.holder, self._responses, self._clock, number=len(frames), durable=True)
 
     async def run(self) -> dict[str, Any]:
@@ -377,12 +368,12 @@ class Making:
                 return self.replayed
             self._created = turn.created
         writer = self._writing
-        body = _body_of(result.body)
+        body = body_of(result.body)
         if not self._is_streamed or turn.replayed is not None:
-            choice = body.choices[0] if body.choices else _Choice()
+            choice = body.choices[0] if body.choices else BodyChoice()
             annotations = choice.message.get("annotations")
             writer.whole(
-                _behind(result.message, self._told_text),
+                behind(result.message, self._told_text),
                 logprobs_of(choice.logprobs) if self._request.logprobs else (),
                 annotations if isinstance(annotations, list) else (),
             )
@@ -412,12 +403,12 @@ class Making:
 
     async def _keep_end(self, status: ResponseStatus, response: dict[str, Any], frames: Sequence[bytes]) -> None:
         now = self._clock.now()
-        spoken: list[ConversationItem] = []
+        items: list[ConversationItem] = []
         if self._request.conversation is not None and status in ("completed", "incomplete"):
-            spoken = _spoken([*self._input(), *response["output"]])
+            items = spoken([*self._input(), *response["output"]])
         if not self._request.store:
             assert self._request.conversation is not None
-            await self._conversations.append(self._request.conversation, spoken)
+            await self._conversations.append(self._request.conversation, items)
             return
         await self.log.stop()
         events = self.log.unkept()
@@ -425,12 +416,12 @@ class Making:
             events.append(packed(self.log.next, frames))
         if self.kept:
             await self._responses.end(
-                self.id, self.holder, status=status, body=_encode(response), events=events, said=spoken, now=now
+                self.id, self.holder, status=status, body=_encode(response), events=events, said=items, now=now
             )
         else:
             if self.id != self._id:
                 await self._responses.delete(self.id, self.principal.owner)
-            await self._responses.add(self._row(status, response, now), events, spoken)
+            await self._responses.add(self._row(status, response, now), events, items)
             self.kept = True
 
     async def _failed(self, status: int, message: str, code: str | None, param: str | None) -> None:
@@ -474,63 +465,6 @@ class Making:
         if self.kept and not self._request.background:
             with contextlib.suppress(StoreUnavailable):
                 await self._responses.delete(self.id, self.principal.owner)
-
-
-def _spoken(items: Sequence[Item]) -> list[ConversationItem]:
-    """Items as a conversation keeps them."""
-    return [ConversationItem(str(item["id"]), _encode(item)) for item in items]
-
-
-def _narrowed(wishes: Wishes, request: ResponsesRequest) -> Wishes:
-    """The wishes, with what the body says of the same things."""
-    only = request.tools.only
-    if only is not None:
-        wishes = replace(wishes, tools=only if wishes.tools is None else wishes.tools & only)
-    if wishes.session is None and request.conversation is not None:
-        wishes = replace(wishes, session=request.conversation)
-    return wishes
-
-
-def _used(turn: Turn) -> dict[str, Any]:
-    """Settings as the model got them: a route may have filled some in."""
-    used: dict[str, Any] = {}
-    for name in ("temperature", "top_p"):
-        raw = turn.fields.get(name)
-        value = msgspec.json.decode(raw) if raw is not None else None
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            used[name] = value
-    return used
-
-
-def _body_of(body: bytes | None) -> _Body:
-    if body is None:
-        return _Body()
-    try:
-        return msgspec.json.decode(body, type=_Body)
-    except msgspec.DecodeError:
-        return _Body()
-
-
-def _behind(message: Message, told: str) -> Message:
-    """What of a message no item holds yet."""
-    text = message.text
-    if not told or not text.startswith(told):
-        return message
-    rest = text[len(told) :]
-    others = tuple(block for block in message.blocks if not isinstance(block, Text))
-    return Message(message.role, (*others, *((Text(rest),) if rest else ())), message.name)
-
-
-def _items_of(frames: Sequence[bytes]) -> list[Item]:
-    """The items that events have told of, as they are by the last of them."""
-    items: dict[int, Item] = {}
-    for frame in frames:
-        event = msgspec.json.decode(frame[frame.index(b"data: ") + 6 :])
-        if event["type"] == "response.output_item.added":
-            items[event["output_index"]] = {**event["item"], "status": "incomplete", "untold": True}
-        elif event["type"] == "response.output_item.done":
-            items[event["output_index"]] = event["item"]
-    return [items[index] for index in sorted(items)]
 
 
 def _read(task: asyncio.Task[None]) -> None:

@@ -16,7 +16,8 @@ import msgspec
 
 from gateway.chat.codecs.responses import ResponsesRequest
 from gateway.chat.codecs.responses_answer import cancelled, failed, response_object
-from gateway.chat.codecs.responses_items import Item, with_ids
+from gateway.chat.codecs.responses_items import with_ids
+from gateway.chat.codecs.responses_parts import Item
 from gateway.chat.codecs.responses_stream import ResponseWriter, Shown
 from gateway.clock import Clock
 from gateway.errors import GatewayError, InvalidRequest, NotFound

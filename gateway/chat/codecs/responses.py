@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.chat.codecs.responses_items import Item, kind_of, messages_of
+from gateway.chat.codecs.responses_items import kind_of, messages_of
+from gateway.chat.codecs.responses_parts import Item
 from gateway.chat.codecs.responses_tools import Offered, flat_name, offer
 from gateway.chat.request import ChatRequest
 from gateway.errors import InvalidRequest

@@ -17,21 +17,25 @@ from typing import Any, Final
 import msgspec
 
 from gateway.chat.blocks import (
-    Audio,
     Block,
     Image,
     Message,
     Reasoning,
-    Refusal,
     Text,
     ToolCall,
     ToolResult,
-    Unknown,
+)
+from gateway.chat.codecs.responses_parts import (
+    Item,
+    arguments_of,
+    call_id_of,
+    content_of,
+    output_of,
+    space_of,
+    text_of,
 )
 from gateway.chat.codecs.responses_thoughts import thought_of
 from gateway.errors import InvalidRequest
-
-Item = dict[str, Any]
 
 # Calls that the client runs with tools of kinds that Chat Completions does not know: kept as calls of functions.
 _THEIR_CALLS: Final = frozenset({"local_shell_call", "shell_call", "apply_patch_call", "computer_call"})
@@ -95,7 +99,7 @@ def check_items(items: Sequence[Item]) -> None:
     for index, item in enumerate(items):
         where = f"items[{index}]"
         if kind_of(item, where) in _OUTPUTS:
-            _output(item, where)
+            output_of(item, where)
         else:
             _Thread((), lambda _, name: name).add(item, where)
 
@@ -160,7 +164,7 @@ class _Thread:
         self._outputs: dict[str, deque[tuple[str, list[Image]]]] = {}
         for index, item in enumerate(items):
             if item.get("type") in _OUTPUTS:
-                call_id, output = _output(item, f"input[{index}]")
+                call_id, output = output_of(item, f"input[{index}]")
                 self._outputs.setdefault(call_id, deque()).append(output)
         self._called: dict[str, int] = {}
 
@@ -183,11 +187,13 @@ class _Thread:
                 self._next_round(item, said=True)
                 self._blocks.append(Reasoning(thought))
         elif kind == "function_call":
-            name = self._flat_name(_space(item, where), _text(item, "name", where))
-            self._call(item, ToolCall(_text(item, "call_id", where), name, _arguments(item, where)), where)
+            name = self._flat_name(space_of(item, where), text_of(item, "name", where))
+            self._call(item, ToolCall(text_of(item, "call_id", where), name, arguments_of(item, where)), where)
         elif kind == "custom_tool_call":
-            name = self._flat_name(_space(item, where), _text(item, "name", where))
-            call = ToolCall(_text(item, "call_id", where), name, _text(item, "input", where, empty=True), custom=True)
+            name = self._flat_name(space_of(item, where), text_of(item, "name", where))
+            call = ToolCall(
+                text_of(item, "call_id", where), name, text_of(item, "input", where, empty=True), custom=True
+            )
             self._call(item, call, where)
         elif kind == "mcp_call":
             self._own_call(item, where)
@@ -195,7 +201,7 @@ class _Thread:
             self._output(item, where)
         elif kind in _THEIR_CALLS:
             rest = {name: value for name, value in item.items() if name not in ("id", "type", "call_id", "status")}
-            call_id = _text(item, "call_id", where)
+            call_id = text_of(item, "call_id", where)
             self._call(item, ToolCall(call_id, kind.removesuffix("_call"), _encode(rest).decode()), where)
         elif kind == "item_reference":
             raise InvalidRequest(f"Item with id {item.get('id')!r} not found.", param=f"{where}.id")
@@ -219,7 +225,7 @@ class _Thread:
             raise InvalidRequest(
                 f"`{where}.role` is {role!r}; expected user, assistant, system or developer.", param=f"{where}.role"
             )
-        blocks = _content(item, where, role)
+        blocks = content_of(item, where, role)
         if role == "assistant":
             self._next_round(item, said=True)
             self._blocks.extend(blocks)
@@ -240,8 +246,8 @@ class _Thread:
     def _own_call(self, item: Item, where: str) -> None:
         call_id = item.get("call_id")
         if not isinstance(call_id, str) or not call_id:
-            call_id = f"call_{_text(item, 'id', where).removeprefix('mcp_')}"
-        self._call(item, ToolCall(call_id, _text(item, "name", where), _arguments(item, where)), where)
+            call_id = f"call_{text_of(item, 'id', where).removeprefix('mcp_')}"
+        self._call(item, ToolCall(call_id, text_of(item, "name", where), arguments_of(item, where)), where)
         output = item.get("output")
         if not isinstance(output, str):
             error = item.get("error")
@@ -250,7 +256,7 @@ class _Thread:
 
     def _output(self, item: Item, where: str) -> None:
         self._close()
-        call_id = _call_id(item, where)
+        call_id = call_id_of(item, where)
         if not self._called.get(call_id):
             raise InvalidRequest(f"No tool call found for function call output with call_id {call_id}.", param="input")
         self._called[call_id] -= 1
@@ -287,117 +293,3 @@ class _Thread:
         if seen:
             # A tool's message has room for text alone.
             self._messages.append(Message("user", (Text("Images that the tool calls returned:"), *seen)))
-
-
-def _content(item: Item, where: str, role: str) -> list[Block]:
-    content = item.get("content")
-    if isinstance(content, str):
-        return [Text(content)] if content or role != "assistant" else []
-    if not isinstance(content, list):
-        raise InvalidRequest(f"`{where}.content` must be a string or a list of parts.", param=f"{where}.content")
-    return [_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
-
-
-def _part(part: Any, where: str) -> Block:
-    if not isinstance(part, dict):
-        raise InvalidRequest(f"`{where}` must be an object.", param=where)
-    kind = part.get("type")
-    match kind:
-        case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
-            return Text(_text(part, "text", where, empty=True))
-        case "refusal":
-            return Refusal(_text(part, "refusal", where, empty=True))
-        case "input_image" | "image_url":
-            return _image(part, where)
-        case "input_audio":
-            audio = part.get("input_audio")
-            if not isinstance(audio, dict) or not isinstance(audio.get("data"), str):
-                raise InvalidRequest(f"`{where}.input_audio.data` must be a string.", param=f"{where}.input_audio")
-            return Audio(audio["data"], str(audio.get("format", "")))
-        case "input_file":
-            return _file(part, where)
-    expected = "input_text, input_image, input_file, input_audio, output_text or refusal"
-    raise InvalidRequest(f"`{where}.type` is {kind!r}; expected {expected}.", param=f"{where}.type")
-
-
-def _image(part: Mapping[str, Any], where: str) -> Image:
-    url: Any = part.get("image_url")
-    detail: Any = part.get("detail")
-    if isinstance(url, dict):  # Chat Completions' form
-        url, detail = url.get("url"), url.get("detail", detail)
-    if not isinstance(url, str) or not url:
-        if part.get("file_id"):
-            raise InvalidRequest(
-                f"`{where}.file_id`: no files are kept here; send the image as `image_url`.", param=f"{where}.file_id"
-            )
-        raise InvalidRequest(f"`{where}.image_url` must be a string.", param=f"{where}.image_url")
-    return Image(url, detail if isinstance(detail, str) else None)
-
-
-def _file(part: Mapping[str, Any], where: str) -> Unknown:
-    for name in ("file_id", "file_url"):
-        if part.get(name):
-            raise InvalidRequest(
-                f"`{where}.{name}`: no files are kept or fetched here; send the file as `file_data`.",
-                param=f"{where}.{name}",
-            )
-    data = _text(part, "file_data", where)
-    named = part.get("filename")
-    file = {"file_data": data, **({"filename": named} if isinstance(named, str) else {})}
-    return Unknown("file", {"type": "file", "file": file})
-
-
-def _output(item: Item, where: str) -> tuple[str, tuple[str, list[Image]]]:
-    """A call's id, and what came of it: text, and images apart."""
-    call_id = _call_id(item, where)
-    output = item.get("output")
-    if isinstance(output, str):
-        return call_id, (output, [])
-    if isinstance(output, dict):
-        kind = output.get("type")
-        if kind == "computer_screenshot":
-            return call_id, ("(an image)", [_image(output, f"{where}.output")])
-        return call_id, (_encode(output).decode(), [])
-    if not isinstance(output, list):
-        raise InvalidRequest(f"`{where}.output` must be a string or a list of parts.", param=f"{where}.output")
-    if item.get("type") == "shell_call_output":
-        return call_id, (_encode(output).decode(), [])
-    blocks = [_part(part, f"{where}.output[{index}]") for index, part in enumerate(output)]
-    for index, block in enumerate(blocks):
-        if not isinstance(block, (Text, Image)):
-            raise InvalidRequest(
-                f"`{where}.output[{index}]` must be text or an image.", param=f"{where}.output[{index}].type"
-            )
-    texts = [block.text for block in blocks if isinstance(block, Text)]
-    images = [block for block in blocks if isinstance(block, Image)]
-    return call_id, ("\n".join(texts) or ("(an image)" if images else ""), images)
-
-
-def _call_id(item: Item, where: str) -> str:
-    # Of this kind alone the id is the call's.
-    by_id = item.get("type") == "local_shell_call_output" and "call_id" not in item
-    return _text(item, "id" if by_id else "call_id", where)
-
-
-def _space(item: Item, where: str) -> str | None:
-    space = item.get("namespace")
-    if space is not None and not isinstance(space, str):
-        raise InvalidRequest(f"`{where}.namespace` must be a string.", param=f"{where}.namespace")
-    return space
-
-
-def _arguments(item: Item, where: str) -> str:
-    arguments = item.get("arguments")
-    if isinstance(arguments, dict):
-        return _encode(arguments).decode()
-    text = _text(item, "arguments", where, empty=True)
-    return text if text.strip() else "{}"
-
-
-def _text(value: Mapping[str, Any], name: str, where: str, *, empty: bool = False) -> str:
-    found = value.get(name)
-    if not isinstance(found, str):
-        raise InvalidRequest(f"`{where}.{name}` must be a string.", param=f"{where}.{name}")
-    if not found and not empty:
-        raise InvalidRequest(f"`{where}.{name}` is empty.", param=f"{where}.{name}")
-    return found
