@@ -296,7 +296,10 @@ async def test_reasoning_is_shown_and_carried(tmp_path: Path, streamed: bool, su
 
 
 async def test_logprobs_come_where_they_are_asked_for(tmp_path: Path) -> None:
-    logprobs: dict[str, Any] = {"content": [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}], "refusal": None}
+    logprobs: dict[str, Any] = {
+        "content": [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}],
+        "refusal": None,
+    }
     said = chunk(
         choices=[
             {"index": 0, "delta": {"role": "assistant", "content": "a"}, "logprobs": logprobs, "finish_reason": None}
