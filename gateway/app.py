@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
+from gateway.api.conversations import conversations_endpoints
 from gateway.api.edge import Edge
 from gateway.api.effects import effects_endpoints
 from gateway.api.errors import describe
@@ -27,8 +28,11 @@ from gateway.api.health import health_endpoints
 from gateway.api.keys import keys_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
+from gateway.api.responses import Responses
 from gateway.api.route import route_endpoints
+from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
+from gateway.api.stored_responses import responses_endpoints
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
@@ -49,11 +53,21 @@ from gateway.observe.events import LiveSubscriber
 from gateway.observe.logging import LogSubscriber, configure_logging
 from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
+from gateway.observe.runs_metrics import RunsMetrics
 from gateway.observe.trace import TraceWriter
 from gateway.observe.usage import UsageWriter
+from gateway.runs.chat import KIND as CHAT
+from gateway.runs.chat import ChatHandler
+from gateway.runs.engine import USUAL_PACE, Engine, Pace
+from gateway.runs.memory_queue import MemoryQueue
+from gateway.runs.queue import Queue
+from gateway.runs.responses import KIND as RESPONSE
+from gateway.runs.responses import ResponseHandler
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
+from gateway.security.keys import LOCAL
 from gateway.security.memory_counters import MemoryCounters
+from gateway.security.principal import Principal
 from gateway.settings import Settings
 from gateway.store.answers import MemoryAnswers
 from gateway.store.bundles import MemoryBundles
@@ -73,8 +87,12 @@ from gateway.turn.loop import TurnLoop
 from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
 from gateway.turn.pruner import Pruner
+from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
+
+# Seconds between two looks at whether this process is about to stop.
+_LOOK_S = 0.1
 
 _log = structlog.stdlib.get_logger("gateway.config")
 
@@ -91,6 +109,8 @@ class Gateway:
     store: SqlStore
     drain: Drain
     together: Together
+    engine: Engine
+    responding: Responding
 
 
 @asynccontextmanager
@@ -104,6 +124,8 @@ async def open_gateway(
     clock: Clock | None = None,
     files: Files | None = None,
     siblings: Siblings | None = None,
+    executes: bool | None = None,
+    pace: Pace = USUAL_PACE,
 ) -> AsyncIterator[Gateway]:
     """Build everything, serve while the caller holds it, close everything in reverse.
 
@@ -116,6 +138,8 @@ async def open_gateway(
         clock: time.
         files: the own files as they were read before, to start by where others are active; None for those on disk now.
         siblings: the other worker processes of this gateway, where there are any.
+        executes: whether this process executes background runs; by default where no queue is shared with others.
+        pace: of leases and looks.
 
     Raises:
         ConfigError: the files or the environment are wrong.
@@ -246,7 +270,22 @@ async def open_gateway(
             kept,
             Offering(courier.breakers, kept_offers),
         )
+        responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
+        engine = _engine(
+            store,
+            turns,
+            responding,
+            versions,
+            own.storage,
+            metrics,
+            holder,
+            clock,
+            executes=alone if executes is None else executes,
+            pace=pace,
+        )
+        stack.push_async_callback(engine.close)
+        stack.push_async_callback(responding.close)
         together = Together(metrics, traces, versions, siblings)
         services = Services(
             turns,
@@ -264,6 +303,8 @@ async def open_gateway(
             clock,
             drain,
             lambda: builder.mcp.away(versions.current.config.tools),
+            engine.runs,
+            responding,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -279,7 +320,12 @@ async def open_gateway(
         builder.mcp.listen(news.tell)
         # Followed first and closed first: nothing is built or swapped while the rest is taken down.
         stack.push_async_callback(replica.close)
-        yield Gateway(create_app(services), versions, replica, turns, traces, store, drain, together)
+        engine.start()
+        draining = asyncio.create_task(_drain_runs(drain, engine, first.config.server.drain_s), name="drain")
+        stack.push_async_callback(_stop, draining)
+        yield Gateway(
+            create_app(services), versions, replica, turns, traces, store, drain, together, engine, responding
+        )
 
 
 class GatewayApp(FastAPI):
@@ -301,8 +347,10 @@ class GatewayApp(FastAPI):
 
 def create_app(services: Services) -> FastAPI:
     """The ASGI app over the given objects."""
-    chat = ChatCompletions(services.turns, services.versions, services.clock)
-    app = GatewayApp(dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat))
+    chat = ChatCompletions(services.turns, services.versions, services.clock, services.runs, services.drain)
+    hot: dict[str, ASGIApp] = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat)
+    hot |= dict.fromkeys(("/v1/responses", "/responses"), Responses(services))
+    app = GatewayApp(hot)
     for endpoints in (
         models_endpoints,
         route_endpoints,
@@ -312,9 +360,14 @@ def create_app(services: Services) -> FastAPI:
         effects_endpoints,
         keys_endpoints,
         usage_endpoints,
+        runs_endpoints,
+        responses_endpoints,
+        conversations_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
-    app.include_router(models_endpoints(services))
+    for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):
+        # OpenAI's own paths are there without `/v1` too.
+        app.include_router(endpoints(services))
     app.include_router(health_endpoints(services))
     for answer in (missing, answer_validation_error):
         answer(app)
@@ -379,6 +432,68 @@ def _counters(storage: StorageConfig, clock: Clock) -> Counters:
     from gateway.store.valkey_counters import ValkeyCounters
 
     return ValkeyCounters(storage.redis, storage.redis_prefix)
+
+
+def _engine(
+    store: SqlStore,
+    turns: Turns,
+    responding: Responding,
+    versions: Versioned[Snapshot],
+    storage: StorageConfig,
+    metrics: Metrics,
+    holder: str,
+    clock: Clock,
+    *,
+    executes: bool,
+    pace: Pace,
+) -> Engine:
+    async def writes(turn_id: str, owner: str) -> bool:
+        effects = await store.effects.of_turn(turn_id, owner)
+        return any(effect.status == "started" and effect.holder == holder for effect in effects)
+
+    async def named(key: str) -> Principal | None:
+        keys = versions.current.keys
+        if key == LOCAL.key_id:
+            return LOCAL if await keys.is_open() else None
+        return keys.named(key)
+
+    engine = Engine(
+        store.runs,
+        _run_queue(storage, clock),
+        {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding)},
+        executes=executes,
+        holder=holder,
+        alive=may_live,
+        writes=writes,
+        describe=_recorded,
+        named=named,
+        config=lambda: versions.current.config.runs,
+        webhooks=lambda: versions.current.config.webhooks,
+        tally=RunsMetrics(metrics.registry, lambda: engine.counts),
+        clock=clock,
+        pace=pace,
+    )
+    return engine
+
+
+def _run_queue(storage: StorageConfig, clock: Clock) -> Queue:
+    if storage.redis is None:
+        return MemoryQueue(clock)
+    from gateway.runs.valkey_queue import ValkeyQueue
+
+    return ValkeyQueue(storage.redis, storage.redis_prefix, clock)
+
+
+async def _drain_runs(drain: Drain, engine: Engine, grace_s: float) -> None:
+    """Once this process is about to stop, no more runs are begun in it."""
+    while not drain.begun:
+        await asyncio.sleep(_LOOK_S)
+    await asyncio.shield(engine.drain(max(1.0, grace_s - 1.0)))
+
+
+def _recorded(error: GatewayError) -> dict[str, object]:
+    answer = describe(error)
+    return {**answer.as_dict(), "status": answer.status}
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

@@ -173,6 +173,30 @@ def _parser() -> argparse.ArgumentParser:
     usage.add_argument("--to", dest="until", metavar="DAY", help="the last day")
     usage.add_argument("--csv", action="store_true", help="comma-separated, with a head")
     usage.add_argument("--json", action="store_true", help="machine-readable")
+    commands.add_parser("worker", parents=[files], help="execute background runs; needs REDIS_URL")
+
+    runs = commands.add_parser("runs", parents=[files], help="background runs, and what became of them")
+    runs.add_argument(
+        "action", choices=("list", "show", "cancel", "retry"), nargs="?", default="list", help="default: list"
+    )
+    runs.add_argument("id", metavar="ID", nargs="?", help="show, cancel, retry: the run")
+    runs.add_argument(
+        "--status",
+        choices=("queued", "running", "cancelling", "completed", "failed", "cancelled"),
+        help="list: only these",
+    )
+    runs.add_argument("--dead", action="store_true", help="list: only those that were begun as often as may be")
+    runs.add_argument("--limit", type=int, default=20, metavar="N", help="list: how many, at most 100 (default: 20)")
+    runs.add_argument("--after", metavar="ID", help="list: older than this one")
+    runs.add_argument(
+        "--from",
+        dest="stage",
+        choices=("last",),
+        default="last",
+        metavar="STAGE",
+        help="retry: go on from the `last` recorded step (default)",
+    )
+    runs.add_argument("--json", action="store_true", help="machine-readable")
 
     database = commands.add_parser("db", parents=[files], help="look after the database")
     database.add_argument("action", choices=("upgrade",), help="bring its tables up to date")

@@ -28,6 +28,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── ToolsAway                   a server of tools is away that has to be there
     ├── StoreUnavailable            what must be durable cannot be written
     │   └── SchemaOld               the database's tables are those of another version
+    ├── BackgroundUnavailable       the queue of background runs cannot be reached
     ├── ConfigStale                 this replica may be behind the others and must not decide
     └── ConfigError                 files or settings are wrong; carries every problem
 """
@@ -106,6 +107,10 @@ class IdempotencyConflict(GatewayError):
 
 class EffectSettled(GatewayError):
     """An effect that is not to be settled or repeated: its outcome is known, or somebody is making it."""
+
+
+class RunEnded(GatewayError):
+    """A run that is not to be begun again: it is under way, or has completed."""
 
 
 class RateLimited(GatewayError):
@@ -204,6 +209,12 @@ class SchemaOld(StoreUnavailable):
     """The database's tables are not those of this version, and somebody else decides when they change."""
 
     retryable = False
+
+
+class BackgroundUnavailable(GatewayError):
+    """Background work cannot be taken on: its queue cannot be reached. What is answered at once is not affected."""
+
+    retryable = True
 
 
 class ConfigStale(GatewayError):

@@ -283,8 +283,12 @@ async def test_endpoints_of_the_page_are_served_with_and_without_a_key(tmp_path:
     async with gateway_with(tmp_path) as served:
         for row in rows(text_of("api"), "endpoint", "needs", "does"):
             method, path = code(row["endpoint"])[0].split()
-            path = path.replace("{name}", "fast").replace("{trace_id}", "0" * 32)
+            path = re.sub(r"{\w+_id}", "0" * 32, path.replace("{name}", "fast"))
             chat = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
+            if path.endswith("/responses"):
+                chat = {"model": "auto", "input": "hello"}
+            elif "conversations" in path:
+                chat = {}
             results = []
             for key in (None, "trial-key-1", "app-key-1"):
                 sent = {} if key is None else {"x_api_key": key}
@@ -300,7 +304,7 @@ async def test_endpoints_of_the_page_are_served_with_and_without_a_key(tmp_path:
                     results.append(answer.status)
                     assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-gateway-trace"])
                     assert answer.headers["x-request-id"] == f"req_{answer.headers['x-gateway-trace']}"
-            allowed = 404 if "trace_id" in row["endpoint"] else 200
+            allowed = 404 if "_id}" in row["endpoint"] else 200
             # There is nothing to go back to yet, no effect to run again, and a chat says nothing of one, nor of a key.
             nothing = "rollback" in path or "retry" in path or method == "DELETE"
             done = 404 if nothing else 400 if "settle" in path or "{key_id}" in path else 200

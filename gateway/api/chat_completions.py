@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace as replaced
 from starlette.types import Receive, Scope, Send
 
@@ -17,9 +18,11 @@ from gateway.api.address import origin_of
 from gateway.api.auth import for_user, read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
-from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
+from gateway.api.http import ClientGone, read_body, send_error, send_json
+from gateway.api.services import Drain
 from gateway.api.sse import SILENCE_S, ChatStream
 from gateway.api.standing import standing_headers
+from gateway.api.told import answer_headers
 from gateway.chat.answer import Choice
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.codecs.functions import FunctionsWriter, functions_answer
@@ -28,7 +31,11 @@ from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
 from gateway.errors import Draining, GatewayError
+from gateway.runs.chat import chat_run, wants_background
+from gateway.runs.seam import Runs
+from gateway.runs.view import summary
 from gateway.security.principal import NOWHERE, Origin, Principal
+from gateway.store.run_records import RunRow
 from gateway.turn.context import Turn
 from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
@@ -51,15 +58,26 @@ class ChatCompletions:
         turns: runs turns.
         versions: where the active version is.
         clock: time.
+        runs: takes on what is asked for as a background run.
+        drain: whether this process is about to stop.
         silence_s: seconds without a byte after which a stream gets a comment.
     """
 
     def __init__(
-        self, turns: Turns, versions: Versioned[Snapshot], clock: Clock, *, silence_s: float = SILENCE_S
+        self,
+        turns: Turns,
+        versions: Versioned[Snapshot],
+        clock: Clock,
+        runs: Runs,
+        drain: Drain,
+        *,
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._turns = turns
         self._versions = versions
         self._clock = clock
+        self._runs = runs
+        self._drain = drain
         self._silence_s = silence_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,6 +95,11 @@ class ChatCompletions:
             body = await read_body(scope, receive, limit_bytes)
             request = decode_request(body)
             principal = for_user(principal, request.user)
+            if wants_background(request):
+                self._drain.refuse()
+                new = chat_run(request, body, principal, wishes, trace_id, self._clock.now())
+                await send_json(send, 202, _taken_on(await self._runs.submit(new), request.model))
+                return
         except ClientGone:
             return
         except GatewayError as error:
@@ -188,7 +211,7 @@ class _Exchange:
         self._stream = ChatStream(
             self._send,
             lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
-            lambda: _headers(turn),
+            lambda: answer_headers(turn),
             include_usage=turn.request.include_usage,
             silence_s=self._silence_s,
         )
@@ -201,7 +224,7 @@ class _Exchange:
         if self._stream is None:
             assert result.body is not None
             body = functions_answer(result.body) if self._turn.request.functions else result.body
-            await send_json(self._send, 200, body, _headers(self._turn))
+            await send_json(self._send, 200, body, answer_headers(self._turn))
         elif not self._stream.ended:
             await _send_whole(self._stream, result, self._turn)
 
@@ -226,33 +249,12 @@ async def _send_whole(stream: ChatStream, result: TurnResult, turn: Turn) -> Non
     await stream.finish(None, turn.replayed_usage or turn.usage)
 
 
-def _headers(turn: Turn) -> Headers:
-    if turn.replayed is not None:
-        return _told_again(turn.replayed)
-    decision = turn.decision
-    headers: Headers = [
-        (b"x-gateway-version", decision.version.encode()),
-        (b"x-gateway-route", decision.route.encode() if decision.route else b"-"),
-        (b"x-gateway-strategy", decision.strategy.encode()),
-        (b"x-gateway-model", turn.answering.encode()),
-        (b"x-gateway-backend", (turn.backend or "-").encode()),
-    ]
-    if turn.recalled:
-        headers.append((b"x-gateway-replayed", b"true"))
-    if decision.score is not None:
-        headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
-    if turn.standing is not None:
-        headers += standing_headers(turn.standing)
-    return headers
-
-
-def _told_again(told: Mapping[str, Any]) -> Headers:
-    """The headers of an answer that was given before."""
-    headers: Headers = [
-        (f"x-gateway-{name}".encode(), str(told.get(name) or "-").encode())
-        for name in ("version", "route", "strategy", "model", "backend")
-    ]
-    if told.get("score") is not None:
-        headers.append((b"x-gateway-score", f"{told['score']:.4f}".encode()))
-    headers.append((b"x-gateway-replayed", b"true"))
-    return headers
+def _taken_on(run: RunRow, model: str) -> bytes:
+    """What a client gets that asked for a run: an answer without choices, under the run's id."""
+    shown: dict[str, Any] = {
+        **summary(run),
+        "created": int(run.created_at),
+        "model": model,
+        "choices": [],
+    }
+    return msgspec.json.encode(shown)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.errors import (
+    BackgroundUnavailable,
     BodyTooLarge,
     BudgetExceeded,
     ConfigError,
@@ -27,6 +28,7 @@ from gateway.errors import (
     NotFound,
     QueueFull,
     RateLimited,
+    RunEnded,
     SchemaOld,
     StoreUnavailable,
     ToolFailed,
@@ -54,6 +56,7 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     NotFound: (404, "invalid_request_error", "not_found"),
     IdempotencyConflict: (409, "invalid_request_error", "idempotency_conflict"),
     EffectSettled: (409, "invalid_request_error", "effect_settled"),
+    RunEnded: (409, "invalid_request_error", "run_ended"),
     RateLimited: (429, "rate_limit_error", "rate_limit_exceeded"),
     QueueFull: (429, "rate_limit_error", "queue_full"),
     BudgetExceeded: (429, "insufficient_quota", "insufficient_quota"),
@@ -69,6 +72,7 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     ToolsAway: (503, "server_error", "tools_unavailable"),
     StoreUnavailable: (503, "server_error", "store_unavailable"),
     SchemaOld: (503, "server_error", "schema_old"),
+    BackgroundUnavailable: (503, "server_error", "background_unavailable"),
     ConfigStale: (503, "server_error", "config_stale"),
     ConfigError: (400, "invalid_request_error", "config_invalid"),
 }

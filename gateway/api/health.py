@@ -27,7 +27,9 @@ def health_endpoints(services: Services) -> APIRouter:
         snapshot = services.versions.serving
         if away := services.away():
             raise ToolsAway(f"Required tool servers are away: {', '.join(away)}.")
-        return JSONResponse({"status": "ready", "version": str(snapshot.version)})
+        # Without its queue a gateway still answers: only background runs are not taken on.
+        background = "ready" if services.runs.reachable else "unavailable"
+        return JSONResponse({"status": "ready", "version": str(snapshot.version), "background": background})
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:

@@ -11,6 +11,7 @@ from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
 from gateway.errors import Draining
 from gateway.observe.usage import UsageWriter
+from gateway.runs.acceptance import Acceptance
 from gateway.security.key_book import KeyBook
 from gateway.store.kept import KeptRoutes
 from gateway.store.key_records import Keys
@@ -18,6 +19,7 @@ from gateway.store.store import Traces
 from gateway.store.usage_records import Usages
 from gateway.tools.courier import Courier
 from gateway.tools.settling import Settling
+from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
@@ -53,3 +55,5 @@ class Services:
     clock: Clock
     drain: Drain
     away: Callable[[], Sequence[str]]
+    runs: Acceptance
+    responding: Responding

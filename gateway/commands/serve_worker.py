@@ -77,7 +77,14 @@ async def _work(wire: socket.socket) -> int:
 
 async def _serve(job: Job, settings: Settings, channel: Channel, siblings: Siblings) -> int:
     async with open_gateway(
-        Path(job.config), Path(job.routes), settings, host=job.host, files=job.files, siblings=siblings
+        Path(job.config),
+        Path(job.routes),
+        settings,
+        host=job.host,
+        files=job.files,
+        siblings=siblings,
+        # Nobody but these processes reaches a server that the supervisor embeds.
+        executes=job.redis is not None,
     ) as gateway:
         siblings.answers.update(gateway.together.answers)
         snapshot = gateway.versions.current

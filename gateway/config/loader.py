@@ -18,6 +18,7 @@ from gateway.config.document import Document, read_document
 from gateway.config.files import Files, display, read_files
 from gateway.config.models import GatewayConfig, RouteConfig
 from gateway.config.names import WILDCARD, ModelNames, fallback_circle
+from gateway.config.schedules import schedule_problems
 from gateway.config.section import NAME_PATTERN
 from gateway.config.unserved import GATEWAY_UNSERVED, ROUTE_UNSERVED
 from gateway.config.validation import validate
@@ -185,6 +186,7 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
     if not config.storage.database.startswith(("sqlite:///", "postgresql://", "postgres://", "postgresql+asyncpg://")):
         message = "`storage.database` must begin with `sqlite:///` or `postgresql://`; others are not supported"
         problems.append(document.problem(("storage", "database"), message))
+    problems += schedule_problems(config, document)
     return problems + _key_problems(config, document)
 
 

@@ -26,6 +26,7 @@ from gateway.config.limits import (
     TeamConfig,
 )
 from gateway.config.mcp_servers import McpServerConfig
+from gateway.config.runs import RunsConfig, WebhookConfig
 from gateway.config.section import Name, NonEmpty, Section, no_truth_value
 
 # A model's name may hold one `*`, which stands for one character or more.
@@ -412,7 +413,9 @@ class GatewayConfig(Section):
     limits: CallerLimits = CallerLimits()
     budgets: CallerBudgets = CallerBudgets()
     idempotency: IdempotencyConfig = IdempotencyConfig()
+    runs: RunsConfig = RunsConfig()
     observe: ObserveConfig = ObserveConfig()
+    webhooks: dict[Name, WebhookConfig] = Field(default_factory=dict)
 
 
 class When(Section):

@@ -20,9 +20,8 @@ _GATEWAY: Final = (
     "on_failure",
     "context",
     "privacy",
-    "runs",
+    "runs.join_timeout_s",
     "observe.otlp",
-    "webhooks",
 )
 _ROUTE: Final = ("context", "privacy", "on_failure")
 

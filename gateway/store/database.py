@@ -74,16 +74,21 @@ class Database:
                 pool_pre_ping=True,
                 connect_args={"timeout": _WAIT_S, "command_timeout": _STATEMENT_S},
             )
+            self._hasty = self._engine
             self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             return
         self.in_memory = parsed.database in {None, "", ":memory:"}
         self._path = None if self.in_memory else Path(str(parsed.database))
-        self._engine = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"), module=OneHopDriver())
+        place = parsed.set(drivername="sqlite+aiosqlite")
+        self._engine = create_async_engine(place, module=OneHopDriver())
+        # What only has to outlive this process, and may be forgotten with the machine's power.
+        self._hasty = self._engine if self.in_memory else create_async_engine(place, module=OneHopDriver())
+        for engine, prepare in {self._hasty: _prepare_hasty, self._engine: _prepare}.items():
+            event.listen(engine.sync_engine, "connect", prepare)
+            event.listen(engine.sync_engine, "begin", _begin)
         # Without a transaction of their own, and so without waiting for anybody's.
         self._reading = self._engine.execution_options(**{_NO_TRANSACTION: True})
         self._writing = asyncio.Lock()
-        event.listen(self._engine.sync_engine, "connect", _prepare)
-        event.listen(self._engine.sync_engine, "begin", _begin)
 
     async def open(self) -> None:
         """Create the folder where needed, and migrate where needed.
@@ -151,11 +156,18 @@ class Database:
             raise _unavailable(error) from error
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A connection to write by: committed at the end, rolled back on any error. Raises `StoreUnavailable`."""
+    async def transaction(self, *, hasty: bool = False) -> AsyncIterator[AsyncConnection]:
+        """A connection to write by: committed at the end, rolled back on any error. Never within another.
+
+        A `hasty` commit does not wait for the disk: it outlives any process, and may be lost, with all hasty ones behind it,
+        when the machine stops. Every other commit behind it makes it durable too. PostgreSQL knows no hurry here.
+
+        Raises:
+            StoreUnavailable: it cannot be written.
+        """
         async with self._turn():
             try:
-                async with self._engine.begin() as connection:
+                async with (self._hasty if hasty else self._engine).begin() as connection:
                     yield connection
             except (SQLAlchemyError, OSError) as error:
                 raise _unavailable(error) from error
@@ -188,6 +200,8 @@ class Database:
     async def close(self) -> None:
         """Close every connection."""
         await self._engine.dispose()
+        if self._hasty is not self._engine:
+            await self._hasty.dispose()
 
 
 def _prepare(connection: Any, _record: Any) -> None:
@@ -208,6 +222,11 @@ def _prepare(connection: Any, _record: Any) -> None:
             cursor.execute(statement)
     finally:
         cursor.close()
+
+
+def _prepare_hasty(connection: Any, record: Any) -> None:
+    _prepare(connection, record)
+    connection.execute("PRAGMA synchronous = NORMAL").close()
 
 
 def _begin(connection: Connection) -> None:

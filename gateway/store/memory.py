@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.errors import StoreUnavailable
 from gateway.store.memory_keys import MemoryKeys, MemoryUsage
+from gateway.store.memory_responses import MemoryConversations, MemoryResponses
 from gateway.store.memory_turns import MemoryEffects, MemoryHidden, MemoryTurns
 from gateway.store.store import JournalEntry, TraceRow
 
@@ -58,11 +59,16 @@ class MemoryTraces:
 class MemoryJournal:
     """`Journal` in a dictionary."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: MemoryTurns | None = None) -> None:
         self._entries: dict[tuple[str, int, str, int], JournalEntry] = {}
+        self._turns = turns
 
-    async def append(self, entries: Sequence[JournalEntry]) -> None:
-        """Keep these, all or none."""
+    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False) -> None:  # noqa: ARG002 - the seam's
+        """Keep these, all or none, where their turn is held by that attempt."""
+        if entries and held_by is not None and self._turns is not None:
+            turn = await self._turns.get(entries[0].turn_id, None)
+            if turn is None or turn.holder != held_by:
+                raise StoreUnavailable("Another process has taken this turn over.", retryable=True)
         places = [(entry.turn_id, entry.round, entry.kind, entry.position) for entry in entries]
         if len(set(places)) < len(places) or any(place in self._entries for place in places):
             raise StoreUnavailable("a record of this identity is kept already", retryable=False)
@@ -95,12 +101,14 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.traces = MemoryTraces()
-        self.journal = MemoryJournal()
-        self.keys = MemoryKeys()
         self.usage = MemoryUsage()
         self.turns = MemoryTurns()
+        self.journal = MemoryJournal(self.turns)
+        self.keys = MemoryKeys()
         self.effects = MemoryEffects()
         self.hidden = MemoryHidden()
+        self.conversations = MemoryConversations()
+        self.responses = MemoryResponses(self.conversations)
 
     async def open(self) -> None:
         """Nothing to do."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gateway.store.key_records import Keys
+from gateway.store.response_records import Conversations, Responses
 from gateway.store.turn_records import Effects, Hidden, Turns
 from gateway.store.usage_records import Usages
 
@@ -82,11 +83,15 @@ class Traces(Protocol):
 class Journal(Protocol):
     """The durable steps of turns. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
-    async def append(self, entries: Sequence[JournalEntry]) -> None:
+    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False) -> None:
         """Commit these, all or none, before returning.
 
+        With `held_by`, only where their turn is held by that attempt. A `hasty` commit may be lost when the machine stops, unless
+        another one followed it.
+
         Raises:
-            StoreUnavailable: also where that step of the turn is there already: somebody else continued the turn.
+            StoreUnavailable: also where that step of the turn is there already, or the turn is held by another: somebody
+                else continued the turn.
         """
         ...
 
@@ -135,6 +140,16 @@ class Store(Protocol):
     @property
     def hidden(self) -> Hidden:
         """Rounds that clients do not see."""
+        ...
+
+    @property
+    def responses(self) -> Responses:
+        """Responses."""
+        ...
+
+    @property
+    def conversations(self) -> Conversations:
+        """Conversations."""
         ...
 
     async def open(self) -> None:

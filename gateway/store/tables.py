@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0004"
+HEAD: Final = "0006"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -156,6 +156,96 @@ traces: Final = Table(
     Index(None, "response_id"),
     Index(None, "owner", "started_at"),
     Index(None, "started_at"),
+)
+
+# Runs: turns that outlive their request. `body` and `caller` are what was asked and by whom, `meta`, `error` and `progress`
+# JSON. A run is executed by one `holder` at a time, under an `epoch` that rises with every claim.
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("kind", String(64), nullable=False),
+    Column("trace_id", String(32), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("parent_id", String(64)),
+    Column("status", String(16), nullable=False),
+    Column("dead", Boolean, nullable=False),
+    Column("priority", String(8), nullable=False),
+    Column("key", Text),
+    Column("waits_for", String(8), nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("body_hash", String(64), nullable=False),
+    Column("caller", LargeBinary, nullable=False),
+    Column("idempotency_key", Text),
+    Column("deliveries", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("held_until", Float, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("due_at", Float, nullable=False),
+    Column("started_at", Float),
+    Column("finished_at", Float),
+    Column("answer", LargeBinary),
+    Column("meta", Text, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("progress", Text, nullable=False),
+    UniqueConstraint("owner", "idempotency_key"),
+    Index(None, "status", "waits_for", "priority", "due_at"),
+    Index(None, "owner", "created_at"),
+    Index(None, "created_at"),
+    Index(None, "key", "status"),
+)
+
+# Responses. `input` is the JSON list of items the request brought, `body` the response object. One that is being made has a
+# `holder`.
+responses: Final = Table(
+    "responses",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("background", Boolean, nullable=False),
+    Column("streamed", Boolean, nullable=False),
+    Column("previous_id", String(64)),
+    Column("conversation_id", String(64)),
+    Column("input", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("held_until", Float, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Index(None, "updated_at"),
+)
+
+# Their events, in batches: numbers `first` to `last`.
+response_events: Final = Table(
+    "response_events",
+    metadata,
+    Column("response_id", String(64), ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column("last", Integer, primary_key=True),
+    Column("first", Integer, nullable=False),
+    Column("frames", LargeBinary, nullable=False),
+)
+
+# Conversations; `metadata` is JSON.
+conversations: Final = Table(
+    "conversations",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+# What was said in them, in order; `item` is JSON.
+conversation_items: Final = Table(
+    "conversation_items",
+    metadata,
+    Column("conversation_id", String(64), ForeignKey("conversations.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("id", String(128), nullable=False),
+    Column("item", LargeBinary, nullable=False),
+    Index(None, "id"),
 )
 
 # Keys made at run time: what they make of their bearer. `owner` is who made them. Lists and mappings are JSON; null means all

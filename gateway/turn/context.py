@@ -99,6 +99,7 @@ class Turn:
         standing: what is left to its caller.
         replayed: what the headers of the answer said that is told again, or None.
         replayed_usage: what that answer cost when it was given.
+        prefix: what the id of the answer begins with: its API's.
     """
 
     record: Recorder
@@ -150,6 +151,7 @@ class Turn:
     joinable: Joinable | None = None
     replayed: Mapping[str, Any] | None = None
     replayed_usage: Usage | None = None
+    prefix: str = "chatcmpl-"
 
     def step(self, state: State, reason: str = "") -> None:
         """Move the machine and leave the step in the trace."""
@@ -210,7 +212,7 @@ class Turn:
 
     def joined(self, turn_id: str) -> None:
         """Answer as the turn of this id: what it is called does not change with the attempt."""
-        self.answer_id = f"chatcmpl-{turn_id}"
+        self.answer_id = f"{self.prefix}{turn_id}"
 
     def begin_again(self) -> None:
         """Forget this attempt: the turn is another's."""

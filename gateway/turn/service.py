@@ -184,7 +184,9 @@ class Turns:
 
     async def _joined(self, turn: Turn, wishes: Wishes, sink: Sink | None, body: bytes) -> TurnResult:
         """The turn's answer, this attempt's or another's."""
-        asked = Asked(turn.principal.owner, _decisive(body, turn, wishes), wishes.key, wishes.retried)
+        asked = Asked(
+            turn.principal.owner, _decisive(body, turn, wishes), wishes.key, wishes.retried, durable=wishes.durable
+        )
         idempotency = turn.snapshot.config.idempotency
         while True:
             found = await self.joining.enter(asked, turn.record.trace_id, idempotency, turn.deadline)

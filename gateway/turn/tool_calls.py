@@ -54,8 +54,9 @@ class ToolCalls:
         """
         number = turn.machine.rounds
         joinable = turn.joinable
-        if joinable is not None and any(
-            spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None
+        if joinable is not None and (
+            joinable.asked.durable
+            or any(spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None)
         ):
             await self._joining.before_writes(joinable)
             turn.record.emit("journal.written", round=number)
@@ -105,6 +106,8 @@ class ToolCalls:
             raise ToolFailed(fatal)
         if joinable is not None and not known:
             self._joining.note_outcomes(joinable, number, outcomes, turn.record.trace_id)
+            if joinable.asked.durable:
+                await self._joining.before_writes(joinable)
         return outcomes
 
 
