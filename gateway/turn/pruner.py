@@ -9,6 +9,7 @@ Knows how long each kind of record is kept, and why none goes before another tha
 | journal, ended effects | as long as traces and turns: a turn that is taken up needs both |
 | effects that are `unknown` | until somebody settles them |
 | hidden rounds | seven days |
+| keys, and what was used | for ever: the one says who may call, the other what may still be spent |
 """
 
 from __future__ import annotations
