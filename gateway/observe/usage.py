@@ -17,7 +17,7 @@ from gateway.errors import StoreUnavailable
 from gateway.store.usage_records import UsageRow, Usages
 
 # Seconds in which turns are added up before they are written: what a process that is killed forgets at most.
-GATHER_S: Final = 0.5
+GATHER_S: Final = 1.0
 _RETRY_S: Final = 5.0
 _MOST_ROWS: Final = 20_000
 _CLOSE_S: Final = 5.0

@@ -461,3 +461,14 @@ async def test_guessers_wait_for_each_other_and_not_for_the_keys_in_use() -> Non
     found = await asyncio.wait_for(asyncio.gather(*guesses, return_exceptions=True), 10)
     assert all(isinstance(error, Unauthenticated) for error in found)
     await shop.book.close()
+
+
+async def test_a_process_that_starts_when_every_key_has_ended_is_not_open_and_says_what_to_do() -> None:
+    shop = Shop()
+    key_id, _ = await shop.make()
+    await shop.desk.revoke(key_id)
+    started = KeyRing(KeysConfig(), "127.0.0.1", book=KeyBook(shop.clock, shop.store))
+    assert not await started.is_open()
+    with pytest.raises(Unauthenticated):
+        await started.identify("Bearer anything", None, shop.clock.now())
+    assert "keys create" in str(await started.refusal_to_start())
