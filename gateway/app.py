@@ -152,6 +152,8 @@ async def open_gateway(
         builder = Builder(config_path, routes_path, settings, clock, host=host, root=root, book=book)
         stack.push_async_callback(builder.close)
         own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config
+        # What the first version's making logs, tool servers above all, looks as all later lines do.
+        configure_logging(own.observe.log, Redactor(secrets_of(own)))
         alone = own.storage.redis is None
         replica = Replica(
             _drafts(builder, alone=alone),

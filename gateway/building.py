@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from gateway.backends.attempts import Tier
@@ -206,7 +207,7 @@ class Builder:
             gate = bundle.files.gate if gated and not remote else None
             if prepared or gate is not None:
                 await router.prepare()
-            backends = await self._backends(config)
+            backends = await self._backends(bundle)
         except BaseException:
             await registry.close()
             raise
@@ -249,11 +250,20 @@ class Builder:
                 retries=config.tools.retries,
                 resources={"outbound": guard},
                 threads=self.threads,
+                named_at=[
+                    bundle.problem(("tools", "plugins", index), "") for index in range(len(config.tools.plugins))
+                ],
             )
         ]
         providers += [
             HttpProvider(
-                name, service, guard, timeout_s=config.tools.timeout_s, retries=config.tools.retries, root=self.root
+                name,
+                service,
+                guard,
+                timeout_s=config.tools.timeout_s,
+                retries=config.tools.retries,
+                root=self.root,
+                place=partial(_service_place, bundle, name),
             )
             for name, service in config.tools.http.items()
         ]
@@ -304,12 +314,16 @@ class Builder:
             tiers.append(Tier(each, members, model.balance, model.retries, choosy))
         return Pool(name, tiers, self._clock)
 
-    async def _backends(self, config: GatewayConfig) -> dict[str, WatchedBackend]:
+    async def _backends(self, bundle: Bundle) -> dict[str, WatchedBackend]:
         """All backends, or none: what is wrong with one of them must not keep the others."""
+        config = bundle.config
         taken: dict[str, WatchedBackend] = {}
         try:
             for name, backend in config.backends.items():
-                taken[name] = self._shelf.take(name, backend)
+                try:
+                    taken[name] = self._shelf.take(name, backend)
+                except ConfigError as error:
+                    raise ConfigError(tuple(_placed(each, name, bundle) for each in error.problems)) from error
         except BaseException:
             for name in taken:
                 await self._shelf.put_back(name, config.backends[name])
@@ -416,6 +430,20 @@ async def refuse_open_gateway(keys: KeyRing) -> None:
     reason = await keys.refusal_to_start()
     if reason is not None:
         raise ConfigError((Problem("keys", 0, reason),))
+
+
+def _placed(problem: Problem, backend: str, bundle: Bundle) -> Problem:
+    """A backend knows its keys, not where they stand."""
+    own = f"backends.{backend}"
+    if problem.line or not problem.file.startswith(own):
+        return problem
+    keys = problem.file.removeprefix(own).lstrip(".")
+    return bundle.problem(("backends", backend, *filter(None, keys.split("."))), problem.message, problem.severity)
+
+
+def _service_place(bundle: Bundle, service: str, path: tuple[str, ...]) -> Problem:
+    """Where a key of an HTTP service stands."""
+    return bundle.problem(("tools", "http", service, *path), "")
 
 
 def _is_remote(encoder: object) -> bool:

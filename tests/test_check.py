@@ -198,3 +198,73 @@ def test_the_shipped_files_pass_a_strict_check(
 ) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parent.parent)
     assert checked(capsys, "--offline", "--strict") == (0, [], "No problems.\n")
+
+
+BROKEN = "config/gateway.yaml:8: the MCP server `x` is away: "
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("tools: {default: [nope]}", "config/gateway.yaml:8: there is no tool `nope`"),
+        (
+            "tools: {plugins: [plugins, none]}",
+            "config/gateway.yaml:8: `tools.plugins` names `none`, and there is no such folder or file",
+        ),
+        (
+            "tools: {http: {shop: {openapi: none.yaml}}}",
+            "config/gateway.yaml:8: the OpenAPI file none.yaml of `tools.http.shop` cannot be read: No such file or directory",
+        ),
+        (
+            (
+                'tools: {http: {shop: {base_url: "https://a.test", tools: {a: {description: When asked., path: /, '
+                "parameters: {z: {type: texd}}}}}}}"
+            ),
+            (
+                "config/gateway.yaml:8: tool `a`: its parameters are no usable JSON Schema: `properties.z.type`: "
+                "\"texd\" is not valid under any of the schemas listed in the 'anyOf' keyword"
+            ),
+        ),
+        (
+            'tools: {outbound: {allow_private: ["10.0.0.0/99"]}}',
+            "config/gateway.yaml:8: `tools.outbound.allow_private`: '10.0.0.0/99' is no host name, address or network (CIDR)",
+        ),
+        (
+            'tools: {outbound: {allow_domains: ["https://a.test"]}}',
+            (
+                "config/gateway.yaml:8: `tools.outbound.allow_domains`: 'https://a.test' is no host name, nor a glob over one: "
+                "no scheme, port or path"
+            ),
+        ),
+        ("keys: {static: {a: {key: k, tools: [nope]}}}", "config/gateway.yaml:8: there is no tool `nope`"),
+        (
+            "keys: {static: {a: {key: k, models: [demi, auto], routes: [none]}}}",
+            (
+                "config/gateway.yaml:8: warning: the key `a` may ask for `demi`, and there is no such model; did you mean `demo`?\n"
+                "config/gateway.yaml:8: warning: the key `a` may be sent to `none`, and there is no such route"
+            ),
+        ),
+        ("tools: {mcp: {x: {command: no-program}}}", f"{BROKEN}it cannot be started: there is no program `no-program`"),
+        (
+            "tools: {mcp: {x: {command: sh, args: [-c, 'echo not today >&2; exit 3']}}}",
+            f"{BROKEN}the connection to the server ended before it answered; it said: not today; ended with status 3",
+        ),
+    ],
+)
+def test_a_mistake_in_a_section_is_told_once_with_its_line(
+    section: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("config/gateway.yaml", f"{GATEWAY}{section}\n")
+    assert checked(capsys)[1] == expected.splitlines()
+
+
+def test_a_broken_plugin_is_the_only_mistake_where_its_tools_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    write("config/gateway.yaml", f"{GATEWAY}tools: {{default: [stock, price]}}\n")
+    write("plugins/shop.py", "def stock(:\n")
+    assert checked(capsys) == (1, ["plugins/shop.py:1: SyntaxError: invalid syntax"], "1 problem.\n")
+
+
+def test_a_backend_that_cannot_be_made_is_told_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    mine = "  demo: {provider: demo}\n  my.own:\n    provider: plugin\n    module: none.py\n"
+    write("config/gateway.yaml", GATEWAY.replace("  demo: {provider: demo}\n", mine))
+    assert checked(capsys) == (1, ["config/gateway.yaml:5: there is no file 'none.py'"], "1 problem.\n")

@@ -35,10 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Errors alone: what is logged of an encoder or a tool server that is away is told here as a problem."""
+    """What is logged of an encoder or a tool server that is away is told here as a problem, once."""
     root = logging.getLogger()
     before = root.level
-    quiet_log("error")
+    quiet_log("nothing")
     try:
         yield
     finally:

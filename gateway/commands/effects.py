@@ -41,10 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     try:
         settings = settings_of()
-        over_http = settings.gateway_url is not None and settings.gateway_key is not None
-        if arguments.action == "retry" and not over_http:
-            print("A retry runs the tool in the gateway: set GATEWAY_URL and GATEWAY_KEY.", file=sys.stderr)
-            return 2
+        asked = settings.gateway_url is not None and settings.gateway_key is not None
+        # A retry runs the tool, which only the gateway can.
+        over_http = asked or arguments.action == "retry"
         shown = asyncio.run(_over_http(arguments, settings) if over_http else _in_database(arguments, settings))
     except ConfigError as error:
         return tell(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,9 +29,13 @@ def paths_of(arguments: argparse.Namespace, settings: Settings) -> tuple[Path, P
     return config, routes
 
 
-def quiet_log(level: Literal["warning", "error"] = "warning") -> None:
-    """Send the log to standard error, what is of this level and worse alone: what a command prints is its answer."""
-    configure_logging(LogConfig(level=level), Redactor())
+def quiet_log(level: Literal["warning", "nothing"] = "warning") -> None:
+    """Send the log to standard error, warnings and worse alone, or nothing: what a command prints is its answer."""
+    configure_logging(LogConfig(level="warning"), Redactor())
+    if level == "nothing":
+        # The handlers, not the loggers: libraries' have levels of their own.
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(logging.CRITICAL + 1)
 
 
 def tell(error: ConfigError) -> int:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,6 +20,9 @@ from starlette.types import ASGIApp
 from gateway.api.connection import Connection
 from gateway.api.services import Drain
 from gateway.config.models import ServerConfig
+
+# What tools have left running may take as long as this to end by itself.
+LEAVE_S: Final = 5.0
 
 _TRY = """\
 Hermes Gateway serves on {at}
@@ -49,6 +55,17 @@ def bound(host: str, port: int) -> socket.socket | None:
     # uvicorn leaves it open to every program that is started from here: one that lives on would keep the port.
     sock.set_inheritable(False)
     return sock
+
+
+def end_within(seconds: float, code: int) -> None:
+    """End this process with an exit code, `seconds` from now at the latest.
+
+    For when all that is the gateway's own is closed: a tool that ignores its cancellation, or blocks a thread for ever, would
+    keep the process.
+    """
+    timer = threading.Timer(seconds, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
 
 
 class Server(uvicorn.Server):

@@ -9,7 +9,7 @@ import uvloop
 
 from gateway.app import open_gateway
 from gateway.commands.files import paths_of, settings_of, tell
-from gateway.commands.listening import Server, bound, how_to_try, url_of
+from gateway.commands.listening import LEAVE_S, Server, bound, end_within, how_to_try, url_of
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.settings import Settings
 
@@ -53,4 +53,6 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
 
         server = Server(gateway.app, config, gateway.drain, listening)
         await server.serve_on(sock)
-    return 0 if server.came_up else 1
+    code = 0 if server.came_up else 1
+    end_within(LEAVE_S, code)
+    return code

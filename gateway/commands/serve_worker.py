@@ -33,7 +33,7 @@ from gateway.commands.control import (
     Prepared,
     Proved,
 )
-from gateway.commands.listening import Server
+from gateway.commands.listening import LEAVE_S, Server, end_within
 from gateway.errors import ConfigError, GatewayError, StoreUnavailable
 from gateway.settings import Settings, read_settings
 
@@ -103,7 +103,9 @@ async def _serve(job: Job, settings: Settings, channel: Channel, siblings: Sibli
 
         server = Server(gateway.app, snapshot.config.server, gateway.drain, listening)
         await server.serve_on(_handed(job.listener))
-    return 0 if server.came_up else 1
+    code = 0 if server.came_up else 1
+    end_within(LEAVE_S, code)
+    return code
 
 
 def _handed(descriptor: int) -> socket.socket:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
 from gateway.building import Builder
 from gateway.clock import SystemClock
 from gateway.commands.files import paths_of, print_problems, quiet_log, settings_of, tell
+from gateway.config.files import display
 from gateway.errors import ConfigError, Problem
 from gateway.settings import Settings
 from gateway.tools.lint import lint
@@ -23,7 +26,8 @@ from gateway.turn.snapshot import Snapshot
 
 def run(arguments: argparse.Namespace) -> int:
     """List; 1 where a self-check fails or a tool can be said better, with `--strict` also where there are warnings."""
-    quiet_log()
+    # What is wrong with a server when its tools are locked is told as a problem, or is no longer so.
+    quiet_log("nothing" if arguments.lock else "warning")
     try:
         settings = settings_of()
         specs, problems = asyncio.run(_look(arguments, settings))
@@ -53,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             for spec in specs
         ]
         print(msgspec.json.encode(rows).decode())
-    else:
+    elif not arguments.lock:
         for spec in specs:
             mark = _mark(spec)
             print(
@@ -101,9 +105,14 @@ async def _lock(builder: Builder, snapshot: Snapshot) -> tuple[Problem, ...]:
     for name, server in builder.mcp.servers(tools).items():
         found = None if server is None or server.error is not None else server.tools
         if found is None:
-            away.append(Problem("tools.mcp", 0, f"the MCP server `{name}` is away; the lock is left as it is"))
+            away.append(f"the MCP server `{name}` is away")
         else:
             servers[name] = [tool for tool in found if is_allowed(tool.name, tools.mcp[name])]
-    if not away:
-        await asyncio.to_thread(write_lock, builder.lock_path, Lock(servers))
-    return tuple(away)
+    if away:
+        # The version was told of them with place and reason.
+        told = [each for each in builder.told if each.message.startswith(tuple(away))]
+        return tuple(replace(each, message=f"{each.message}; the lock is left as it is") for each in told)
+    await asyncio.to_thread(write_lock, builder.lock_path, Lock(servers))
+    counts = ", ".join(f"{name} {len(found)}" for name, found in servers.items())
+    print(f"Wrote {display(builder.lock_path)}; tools of each server: {counts or 'none'}.", file=sys.stderr)
+    return ()

@@ -85,6 +85,9 @@ class Bundle:
         for model, config in self.config.models.items():
             for index, name in enumerate(config.tools or ()):
                 yield ("models", model, "tools", index), name
+        for key, static in self.config.keys.static.items():
+            for index, name in enumerate(static.tools or ()):
+                yield ("keys", "static", key, "tools", index), name
 
 
 def no_tool(name: str, known: Collection[str]) -> str:

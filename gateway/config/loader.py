@@ -85,6 +85,8 @@ def load_files(
     if config is not None:
         routes = _with_environment_model(config, routes, environment_model)
         problems += _route_problems(config, routes, places)
+        if document is not None and not _errors(problems):
+            problems += _unknown_to_keys(config, [route.route for route in routes], document)
     calibration = None
     if files.calibration is not None:
         calibration = read_calibration(files.calibration_name, files.calibration, problems)
@@ -248,6 +250,23 @@ def _key_problems(config: GatewayConfig, document: Document) -> list[Problem]:
             message = f"the keys `{seen[key.key]}` and `{name}` have the same value; nobody could tell them apart"
             problems.append(document.problem(place, message))
         seen.setdefault(key.key, name)
+    return problems
+
+
+def _unknown_to_keys(config: GatewayConfig, routes: list[str], document: Document) -> list[Problem]:
+    """What keys may ask for, or be sent to, and is not there: it harms nobody, and is most often misspelt."""
+    names = ModelNames(config.models, config.aliases)
+    known = [config.router.model, *config.models, *config.aliases]
+    problems = []
+    for key, static in config.keys.static.items():
+        for index, name in enumerate(static.models or ()):
+            if WILDCARD not in name and name != config.router.model and names.find(name) is None:
+                text = f"the key `{key}` may ask for `{name}`, and there is no such model{_near(name, known)}"
+                problems.append(document.problem(("keys", "static", key, "models", index), text, "warning"))
+        for index, name in enumerate(static.routes or ()):
+            if name not in routes:
+                text = f"the key `{key}` may be sent to `{name}`, and there is no such route{_near(name, routes)}"
+                problems.append(document.problem(("keys", "static", key, "routes", index), text, "warning"))
     return problems
 
 

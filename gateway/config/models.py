@@ -32,6 +32,10 @@ from gateway.config.section import Name, NonEmpty, Section, no_truth_value
 # A model's name may hold one `*`, which stands for one character or more.
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,63}$")]
 
+# A host's name, in whatever script, with one character at least that no address has.
+_HOST = re.compile(r"(?=.*[^\d.])[^\s/:@?#*\[\]]+")
+_HOST_GLOB = re.compile(r"(?![^:]*:\d+$)[^\s/@#]+")
+
 # Request fields that the gateway itself decides about; `params` may not name them.
 RESERVED_PARAMS = frozenset({"model", "messages", "stream", "stream_options", "n", "tools", "tool_choice"})
 
@@ -297,6 +301,25 @@ class OutboundConfig(Section):
     allow_domains: tuple[NonEmpty, ...] = ("*",)
     per_domain: int = Field(default=2, ge=1, le=1000)
     total: int = Field(default=10, ge=1, le=1000)
+
+    @field_validator("allow_private")
+    @classmethod
+    def _places(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            try:
+                ipaddress.ip_network(entry, strict=False)
+            except ValueError:
+                if not _HOST.fullmatch(entry):
+                    raise ValueError(f"{entry!r} is no host name, address or network (CIDR)") from None
+        return value
+
+    @field_validator("allow_domains")
+    @classmethod
+    def _domains(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            if not _HOST_GLOB.fullmatch(entry):
+                raise ValueError(f"{entry!r} is no host name, nor a glob over one: no scheme, port or path")
+        return value
 
 
 class ToolLimitConfig(Section):

@@ -166,7 +166,9 @@ def _message(
 def _wanted(item: ErrorDetails) -> str:
     kind, context = item["type"], item.get("ctx", {})
     if kind == "literal_error":
-        return str(context["expected"]).replace("'", "`")
+        return {"True": "`true`", "False": "`false`"}.get(
+            context["expected"], str(context["expected"]).replace("'", "`")
+        )
     bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
     if kind in bounds:
         words = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}

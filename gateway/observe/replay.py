@@ -97,6 +97,23 @@ def _tool_finished(data: Mapping[str, Any], width: int) -> Iterator[str]:
 
 def _offered(data: Mapping[str, Any], _width: int) -> Iterator[str]:
     yield ", ".join(map(str, data.get("names") or ())) or "none"
+    if data.get("chosen_by"):
+        yield f"chosen by {data['chosen_by']}"
+    for name, why in (data.get("left_out") or {}).items():
+        yield f"not {name}: {why}"
+
+
+def _guarded(data: Mapping[str, Any], width: int) -> Iterator[str]:
+    more = {name: value for name, value in data.items() if name not in {"name", "call_id", "guard", "decision"}}
+    yield f"{data.get('name')}: {data.get('guard')} {data.get('decision')}  {_pairs(more, width)}".rstrip()
+
+
+def _effect(data: Mapping[str, Any], width: int) -> Iterator[str]:
+    more = {name: value for name, value in data.items() if name not in {"tool", "status", "effect", "error"}}
+    status = f": {data['status']}" if data.get("status") else ""
+    yield f"{data.get('tool')}{status}  {data.get('effect')}  {_pairs(more, width)}".rstrip()
+    if data.get("error"):
+        yield _cut(data["error"], width)
 
 
 def _state(data: Mapping[str, Any], _width: int) -> Iterator[str]:
@@ -119,6 +136,12 @@ _TELL: Final[Mapping[str, Callable[[Mapping[str, Any], int], Iterator[str]]]] = 
     "round.answered": _answered,
     "tool.started": _tool_started,
     "tool.finished": _tool_finished,
+    "guard.decided": _guarded,
+    "effect.started": _effect,
+    "effect.finished": _effect,
+    "effect.found": _effect,
+    "effect.probed": _effect,
+    "effect.unknown": _effect,
     "state.changed": _state,
     "turn.finished": _ended,
     "turn.failed": _ended,
@@ -151,6 +174,8 @@ def _seconds(value: Any) -> str:
 
 
 def _cut(value: Any, width: int) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
     line = " ".join((value if isinstance(value, str) else _as_json(value)).split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
 

@@ -6,9 +6,11 @@ A run is executed as the caller was when it was asked for, whatever becomes of t
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
+from gateway.config.section import Section
 from gateway.errors import StoreUnavailable
 from gateway.security.principal import Principal
 from gateway.turn.prepare import Wishes
@@ -21,8 +23,20 @@ class Frame(msgspec.Struct, frozen=True):
     wishes: Wishes
 
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
-_decode = msgspec.json.Decoder(Frame).decode
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Section):
+        return value.model_dump()
+    raise NotImplementedError(f"a {type(value).__name__} has no JSON form")
+
+
+def _from_json(kind: type, value: Any) -> Any:
+    if issubclass(kind, Section):
+        return kind.model_validate(value)
+    raise NotImplementedError(f"a {kind.__name__} has no JSON form")
+
+
+_encode = msgspec.json.Encoder(order="deterministic", enc_hook=_as_json).encode
+_decode = msgspec.json.Decoder(Frame, dec_hook=_from_json).decode
 
 
 def framed(principal: Principal, wishes: Wishes) -> bytes:
@@ -34,5 +48,5 @@ def read_frame(caller: bytes) -> Frame:
     """The caller and the wishes. Raises `StoreUnavailable` where they were written by another version of this program."""
     try:
         return _decode(caller)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise StoreUnavailable("The run's caller was written by another version.", retryable=False) from error

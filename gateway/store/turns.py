@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import bindparam, delete, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.postgresql import insert
 
 from gateway.store.database import Database
 from gateway.store.tables import turns

@@ -189,12 +189,14 @@ class Tools:
 
     Attributes:
         declarations: the tools that were added, in order; without those that cannot be read further.
+        added: the functions that were added, whatever is wrong with them.
         providers: the tool providers that were added, in order.
         problems: every mistake found, with file and line.
     """
 
     def __init__(self) -> None:
         self.declarations: list[Declaration] = []
+        self.added: set[Callable[..., Any]] = set()
         self.providers: list[Any] = []
         self.problems: list[Problem] = []
 
@@ -208,6 +210,7 @@ class Tools:
             declaration = getattr(function, _ATTRIBUTE, None)
             if not isinstance(declaration, Declaration):
                 raise TypeError(f"`{_called(function)}` is no tool: decorate it with @tool before adding it")
+            self.added.add(declaration.function)
             found, readable = faults(declaration)
             self.problems.extend(Problem(declaration.file, declaration.line, text) for text in found)
             if readable:

@@ -64,7 +64,8 @@ class Running:
         try:
             value = await self.attempts.make(
                 spec,
-                lambda: provider.call(spec.name, arguments, context),
+                # A copy for each attempt: what a tool does to its arguments is neither in the trace nor in the next attempt.
+                lambda: provider.call(spec.name, _copied(arguments), context),
                 registry.config.backoff_s,
                 lambda number, wait_s, why: errand.decided(
                     call, "retry", "again", attempt=number, seconds=wait_s, error=why
@@ -166,3 +167,10 @@ class Running:
         except (CallFailed, InvalidArguments) as error:
             return ended_by(error, READ_RESULT.name, errand.max_bytes)
         return Done(True, (await presented(part, errand.max_bytes)).shown.content)
+
+
+def _copied(value: Any) -> Any:
+    """JSON values of the caller's own."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value

@@ -57,6 +57,18 @@ def read_arguments(text: str | None) -> tuple[dict[str, Any], bool]:
     return value, salvaged
 
 
+def strict_value(text: str) -> Any:
+    """What strict JSON says, of any kind.
+
+    Raises:
+        ValueError: it is not JSON, or holds what JSON cannot say again (NaN, 1e999, half a character).
+        RecursionError: it is nested too deeply.
+    """
+    value = _strict(text)
+    _dumped(value)
+    return value
+
+
 def replayable(text: str | None) -> str:
     """The arguments as they may stand in a later request: JSON text of an object, the same text wherever it already is.
 
@@ -75,6 +87,10 @@ def _strict(text: str) -> Any:
     return json.loads(text, parse_constant=_no_constant)
 
 
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -87,7 +103,7 @@ def _kind(value: Any) -> str:
 def _refuse_untold(value: Any) -> None:
     """What JSON cannot say again: half characters, and numbers that became infinite when they were read."""
     try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        _dumped(value)
     except UnicodeEncodeError:
         raise InvalidArguments("the arguments contain half of a surrogate pair (\\ud800 to \\udfff)") from None
     except ValueError:

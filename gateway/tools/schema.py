@@ -108,7 +108,7 @@ def read_signature(function: Callable[..., Any], explicit: Mapping[str, Any] | N
     try:
         made = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
     except (PydanticUserError, TypeError) as error:
-        raise Unreadable(str(error).split("\n", 1)[0]) from error
+        raise Unreadable(_strange(parameters, hints) or str(error).split("\n", 1)[0]) from error
     return Signature(description, _schema_of(made, closed=True), context, made, None, names)
 
 
@@ -185,6 +185,17 @@ def _field(name: str, parameter: inspect.Parameter, hint: Any, text: str | None)
     if text and not described:
         about["description"] = text
     return Field(default, **about)
+
+
+def _strange(parameters: Mapping[str, Any], hints: Mapping[str, Any]) -> str | None:
+    """Which parameter's type pydantic does not know, in words of the plugin's author."""
+    for name in parameters:
+        try:
+            TypeAdapter(hints[name])
+        except (PydanticUserError, TypeError):
+            kind = getattr(hints[name], "__name__", None) or str(hints[name])
+            return f"parameter `{name}`: `{kind}` has no JSON form; take `str`, `dict`, a dataclass, a TypedDict or a pydantic model"
+    return None
 
 
 class _Quiet(GenerateJsonSchema):

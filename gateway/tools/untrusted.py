@@ -24,21 +24,25 @@ OPERATOR_TEXT: Final = (
 _MARK = re.compile(
     r"<(?=[|\uff5c][^<>|\uff5c\n]{1,64}[|\uff5c]>)"
     r"|<(?=/?(?:start_of_turn|end_of_turn|start_header_id|end_header_id|bos|eos|s|think|tool_calls?|tool_response|im_start|im_end)>)"
+    r"|<(?=/?(?:system|system-reminder|function_calls|tools)>)|<(?=\|turn>|turn\|>)"
     r"|<(?=</?SYS>>)"
     r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\])",
     re.IGNORECASE,
 )
-# A line that begins like an operator's; and, behind an empty line, like the next turn of a transcript.
+# A line that begins like an operator's; and, behind an empty line, like the next turn of a transcript. Plain, as a heading, or
+# in bold; in English and in Chinese.
 _ROLE = re.compile(
-    r"(?:(?:^|(?<=[\n\r\u2028\u2029]))[ \t]*(?:#{1,6}[ \t]*)?(?:system|developer)"
-    r"|(?<=\n\n)[ \t]*(?:#{1,6}[ \t]*)?(?:human|assistant|user))(?=[ \t]*[:\uff1a])",
+    r"(?:(?:^|(?<=[\n\r\u2028\u2029]))[ \t]*(?:#{1,6}[ \t]*|[*_]{1,3})?(?:system|developer|系统|系統|开发者|開發者)"
+    r"|(?:(?<=\n\n)|(?<=\n\r\n))[ \t]*(?:#{1,6}[ \t]*|[*_]{1,3})?(?:human|assistant|user|用户|用戶|助手))"
+    r"(?=[*_]{0,3}[ \t]*[:\uff1a])",
     re.IGNORECASE,
 )
 # What one of the above needs somewhere: most results have none of it, and are not looked at more closely. A fortieth of the
 # time that Python's own engine takes for it.
 # In JSON a tab is written `\t`.
 _SUSPECT = re2.compile(
-    r"(?i)<[|\x{ff5c}]|<<|<\w|</\w|\[/?[A-Z]|(?:system|developer|human|assistant|user)(?:[ \t]|\\t)*[:\x{ff1a}]"
+    r"(?i)<[|\x{ff5c}]|<<|<\w|</\w|\[/?[A-Z]"
+    r"|(?:system|developer|human|assistant|user|系统|系統|开发者|開發者|用户|用戶|助手)[*_]{0,3}(?:[ \t]|\\t)*[:\x{ff1a}]"
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema_rs
 
+from gateway.tools.salvage import strict_value
 from gateway.tools.spec import InvalidArguments
 
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
@@ -41,7 +42,9 @@ class ArgumentValidator:
                 self._schema, pattern_options=jsonschema_rs.RegexOptions(), offline=True
             )
         except (ValueError, jsonschema_rs.ReferencingError) as error:
-            raise SchemaInvalid(str(error).split("\n", 1)[0]) from error
+            text = str(error).split("\n", 1)[0]
+            path = ".".join(map(str, getattr(error, "instance_path", ())))
+            raise SchemaInvalid(f"`{path}`: {text}" if path else text) from error
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments, coerced where nothing is lost: "5" to 5, 5.0 to 5, "true" to true, null for an optional to none.
@@ -149,7 +152,7 @@ def _from_text(text: str, types: frozenset[str]) -> Any:
         return float(bare)
     if types & {"array", "object"} and bare[:1] in {"[", "{"}:
         try:
-            value = json.loads(bare)
+            value = strict_value(bare)
         except (ValueError, RecursionError):
             return text
         return value if _type_of(value) in types else text

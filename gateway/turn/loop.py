@@ -119,6 +119,8 @@ class TurnLoop:
         """Run the registry calls of the last round."""
         assert progress.last is not None, "calls come with a round"
         turn.step(State.EXECUTING)
+        await self._tool_calls.before(turn, mine)
+        # Only from here on may anything be changed.
         progress.running = mine
         # The client's results have to follow its calls at once: no room for pictures then.
         room = not progress.theirs

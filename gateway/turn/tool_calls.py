@@ -34,6 +34,21 @@ class ToolCalls:
         self._joining = joining
         self._clock = clock
 
+    async def before(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Commit what has to be durable before these calls; nothing where all of them only read, but for a run. Comes before `run`.
+
+        Raises:
+            JoinElsewhere: another attempt at this turn was quicker.
+            StoreUnavailable: it could not be committed; the calls may not be made.
+        """
+        joinable = turn.joinable
+        if joinable is not None and (
+            joinable.asked.durable
+            or any(spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None)
+        ):
+            await self._joining.before_writes(joinable)
+            turn.record.emit("journal.written", round=turn.machine.rounds)
+
     async def run(
         self,
         turn: Turn,
@@ -48,18 +63,11 @@ class ToolCalls:
         `pictures` says whether there is room for the pictures that tools return. A client that asked to see registry calls is told by the sink how they ended.
 
         Raises:
-            JoinElsewhere: another attempt at this turn was quicker.
             StoreUnavailable: a writing call could not be written down, and was not made.
             ToolFailed: a tool ends the turn.
         """
         number = turn.machine.rounds
         joinable = turn.joinable
-        if joinable is not None and (
-            joinable.asked.durable
-            or any(spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None)
-        ):
-            await self._joining.before_writes(joinable)
-            turn.record.emit("journal.written", round=number)
         positions = {call.id: index for index, call in enumerate(calls)}
         known = recorded.outcomes if recorded is not None else {}
         left = tuple(call for call in calls if positions[call.id] not in known)

@@ -124,6 +124,31 @@ async def test_keyword_routed_request_loads_no_heavy_library_and_a_signal_ends_t
     assert json.loads(done.stdout)["status"] == 200
 
 
+STAYS = """
+import asyncio, time
+
+async def deaf():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+async def lifespan():
+    tasks = [asyncio.create_task(deaf()), asyncio.create_task(asyncio.to_thread(time.sleep, 3600))]
+    yield {"tasks": tasks}
+
+def register(registry):
+    pass
+"""
+
+
+def test_what_a_plugin_leaves_running_does_not_keep_the_program(folder: Path) -> None:
+    (folder / "plugins" / "stays.py").write_text(STAYS)
+    with program(folder) as running:
+        assert running.stop() == 0, running.log
+
+
 async def test_files_may_be_anywhere_and_the_port_in_the_environment(tmp_path: Path, unused_tcp_port: int) -> None:
     home = copy_shipped(tmp_path / "home")
     here = tmp_path / "here"

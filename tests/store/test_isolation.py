@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from gateway.security.principal import Principal
+from gateway.store.response_records import ConversationRow, ResponseRow
+from gateway.store.run_records import RunRow
 from gateway.store.sql import SqlStore
 from gateway.store.store import JournalEntry, TraceRow
 from gateway.store.tables import metadata
@@ -122,6 +124,46 @@ async def _find_usage(store: SqlStore, owner: str, name: str) -> Any:
     return [row for row in await store.usage.sums(["model"], owner=owner) if row.model == name]
 
 
+async def _keep_run(store: SqlStore, owner: str, name: str) -> None:
+    row = RunRow(id=name, kind="k", trace_id=name, owner=owner, idempotency_key="same", created_at=1, due_at=1)
+    [kept] = await store.runs.add([row])
+    assert kept.id == name, "the same key of another owner is in the way"
+
+
+async def _find_run(store: SqlStore, owner: str, name: str) -> Any:
+    listed = [row.id for row in await store.runs.newest(owner, status=None, dead=None, limit=100, after=None)]
+    found = await store.runs.get(name, owner)
+    assert (name in listed) == (found is not None)
+    if found is None:
+        assert await store.runs.cancel(name, owner, now=2) is None
+        assert not await store.runs.retry(name, owner, now=2)
+    return found
+
+
+async def _keep_response(store: SqlStore, owner: str, name: str) -> None:
+    await store.responses.add(ResponseRow(id=name, owner=owner, status="completed", created_at=1, updated_at=1))
+
+
+async def _find_response(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.responses.get(name, owner)
+    assert [row.id for row in await store.responses.chain(name, owner, limit=5)] == ([name] if found else [])
+    if found is None:
+        assert not await store.responses.delete(name, owner)
+    return found
+
+
+async def _keep_conversation(store: SqlStore, owner: str, name: str) -> None:
+    await store.conversations.add(ConversationRow(id=name, owner=owner, created_at=1), [])
+
+
+async def _find_conversation(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.conversations.get(name, owner)
+    if found is None:
+        assert not await store.conversations.rename(name, owner, {"a": "b"})
+        assert not await store.conversations.delete(name, owner)
+    return found
+
+
 MATRIX: dict[str, Kind] = {
     "traces": Kind(_keep_trace, _find_trace),
     "journal": Kind(_keep_journal, lambda store, owner, name: store.journal.of_turn(name, owner)),
@@ -130,11 +172,14 @@ MATRIX: dict[str, Kind] = {
     "hidden_rounds": Kind(_keep_hidden, _find_hidden),
     "hidden_calls": Kind(_keep_hidden, _find_hidden),
     "usage": Kind(_keep_usage, _find_usage),
+    "runs": Kind(_keep_run, _find_run),
+    "responses": Kind(_keep_response, _find_response),
+    "conversations": Kind(_keep_conversation, _find_conversation),
 }
 # Their owner is who made them; only administrators come near them (`api/test_keys.py`), to everybody's.
 OF_ADMINISTRATORS = {"keys", "key_secrets"}
-# Whose tables' rows belong to nobody.
-UNOWNED: set[str] = set()
+# Parts of records that have an owner: nobody comes to them but through those.
+UNOWNED = {"response_events", "conversation_items"}
 
 
 def test_every_table_is_in_the_matrix_or_belongs_to_nobody() -> None:

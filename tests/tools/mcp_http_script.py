@@ -26,6 +26,7 @@ class HttpScript:
         headers: the headers of every request.
         sessions: calls by session.
         status: answered to everything instead, while it is set.
+        odd: status, body and content type of the answer to every call instead, while it is set.
         waiting: how many calls of `wait` have come.
         release: lets them go.
     """
@@ -36,6 +37,7 @@ class HttpScript:
         self.sessions: dict[str, list[str]] = {}
         self.status: int | None = None
         self.redirect: str | None = None
+        self.odd: tuple[int, str, str] | None = None
         self.tools: list[dict[str, Any]] = list(TOOLS)
         self.waiting = 0
         self.release = asyncio.Event()
@@ -80,6 +82,9 @@ class HttpScript:
     async def _call(self, request: web.Request, message: Any, session: str) -> web.StreamResponse:
         name = message["params"]["name"]
         self.sessions[session].append(name)
+        if self.odd is not None:
+            status, said, kind = self.odd
+            return web.Response(status=status, text=said, content_type=kind)
         if name == "break":
             assert request.transport is not None
             request.transport.close()

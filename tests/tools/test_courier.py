@@ -239,12 +239,32 @@ async def test_a_writing_tool_whose_connection_broke_is_uncertain_and_is_not_ask
     assert len(provider.calls) == 1
 
 
+async def test_what_a_tool_does_to_its_arguments_is_neither_traced_nor_in_the_next_attempt() -> None:
+    seen: list[str] = []
+
+    async def greedy(arguments: Any, ctx: ToolContext) -> int:
+        seen.append(json.dumps(arguments))
+        arguments["waiting"]["list"].append(arguments.pop("n"))
+        if len(seen) == 1:
+            raise ConnectionResetError("broken")
+        return 1
+
+    asked = {"n": 1, "waiting": {"list": []}}
+    async with open_workshop(
+        [recording({"greedy": greedy}, parameters={"type": "object"}, retries=1)], backoff_s=0
+    ) as workshop:
+        assert (await workshop.call("greedy", asked)).arguments == asked
+        assert seen == [json.dumps(asked)] * 2
+        assert workshop.events("tool.started")[0]["arguments"] == asked
+
+
 async def test_retries_end_with_the_timeout() -> None:
-    provider = recording({"gone": ConnectionError("gone")}, retries=10, timeout_s=0.4)
-    async with open_workshop([provider]) as workshop:
+    provider = recording({"gone": ConnectionError("gone")}, retries=10, timeout_s=2)
+    # The first wait is shorter than the timeout, however the dice fall; both of them together never are.
+    async with open_workshop([provider], backoff_s=1.5) as workshop:
         began = time.monotonic()
         assert error(await workshop.call("gone", "{}")) == "gone"
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
     assert len(provider.calls) == 2
 
 

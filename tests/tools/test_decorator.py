@@ -172,3 +172,54 @@ def test_words_that_delete_count_as_words_only() -> None:
     assert deletes_by_name("删除订单")
     assert not deletes_by_name("undeleted_items")
     assert ToolContext is not None
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("timeout_s='fast'", "`timeout_s` must be a number, got 'fast'"),
+        ("cache_ttl_s=True", "`cache_ttl_s` must be a number, got True"),
+        ("price=float('inf')", "`price` must be a number, got inf"),
+        ("retries=1.5", "`retries` must be a whole number, got 1.5"),
+        ("writes='no'", "`writes` must be True or False, got 'no'"),
+        ("requires=5", "`requires` must be a list of tools' names, got 5"),
+        ("description=5", "`description` must be text, got 5"),
+        ("parameters='object'", "`parameters` must be a JSON Schema, as a dict, got 'object'"),
+        ("sensitive=True", "`sensitive` is not supported by this version"),
+        (
+            "allowed_roles='boss'",
+            "`allowed_roles`: there is no role `boss`; there are admin, approver, metrics, set_tags, set_user",
+        ),
+        ("writes=True, idempotency_key='order'", "`idempotency_key` names `order`, which is no parameter"),
+        ("writes=True, probe=lambda order: None", "`probe` takes `order`, which is no parameter of the tool"),
+    ],
+)
+async def test_an_argument_that_cannot_be_is_told_with_file_and_line_and_stops_nothing_else(
+    tmp_path: Path, argument: str, message: str
+) -> None:
+    source = f"""
+    @tool({argument})
+    async def act(number: int = 1) -> None:
+        '''Act.'''
+
+    def register(registry): registry.add(act)
+    """
+    assert await problems(tmp_path, source) == [f"plugin.py:4: tool `act`: {message}"]
+
+
+async def test_a_probe_gets_the_tools_own_default_where_the_model_left_an_argument_out(tmp_path: Path) -> None:
+    source = """
+    def paid(order: str, amount: int) -> int:
+        return amount
+
+    @tool(writes=True, probe=paid)
+    async def pay(order: str, amount: int = 7) -> int:
+        '''Pay.'''
+        return amount
+
+    def register(registry): registry.add(pay)
+    """
+    async with plugin(tmp_path, source) as workshop:
+        spec = workshop.registry.specs["pay"]
+        context = ToolContext(None, "k", None, None, "0" * 32, "once")
+        assert await workshop.registry.provider(spec).probe("pay", {"order": "A"}, context) == (True, 7)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.tools.outcome import CallFailed, TransportFailed
+from gateway.tools.outcome import AnswerUnreadable, CallFailed, TransportFailed
 from gateway.tools.providers import mcp_sessions
 from gateway.tools.providers.mcp import McpProvider
 from gateway.tools.spec import ToolContext
@@ -93,6 +93,23 @@ async def test_a_server_that_is_overloaded_is_a_failure_on_the_way(
     assert failed.value.processed is processed
     script.status = None
     assert await far.call("far__whoami", {}, of("a"))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        (200, "<html>", "text/html"),
+        (202, "", "text/plain"),
+        (200, "[]", "application/json"),
+        (200, "data: no\n\n", "text/event-stream"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_does_not_say_that_nothing_happened(
+    far: McpProvider, script: HttpScript, odd: tuple[int, str, str]
+) -> None:
+    script.odd = odd
+    with pytest.raises(AnswerUnreadable, match=r"^the server's answer is not what the protocol allows$"):
+        await far.call("far__whoami", {}, of("a"))
 
 
 async def test_refused_credentials_are_told_without_them(far: McpProvider, script: HttpScript) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,10 @@ def test_a_lock_is_left_as_it_is_where_a_server_is_away(tmp_path: Path, capsys: 
     site = Site(tmp_path, named=[])
     (site.state / "refuse").touch()
     assert site.run("tools", "--lock") == 1
-    assert "the MCP server `docs` is away; the lock is left as it is" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert re.fullmatch(r"\S+gateway.yaml:18: the MCP server `docs` is away: .+; the lock is left as it is\n", told), (
+        told
+    )
     assert site.run("check") == 1
     assert "gateway.yaml:18: the MCP server `docs` is away" in capsys.readouterr().err
     assert site.run("check", "--offline") == 0

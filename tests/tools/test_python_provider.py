@@ -265,6 +265,26 @@ async def test_a_tool_that_is_declared_and_never_added_is_a_problem(tmp_path: Pa
     ]
 
 
+async def test_a_tool_that_register_forgets_is_a_problem(tmp_path: Path) -> None:
+    source = """
+    @tool
+    def value() -> int:
+        "Tell the value."
+        return 1
+
+    @tool
+    def other() -> int:
+        "Tell another."
+        return 2
+
+    def register(registry): registry.add(value)
+    """
+    write_plugin(tmp_path, source)
+    assert await refused(tmp_path) == [
+        f"{tmp_path}/plugin.py:9: tool `other` is never added: `register` does not add it"
+    ]
+
+
 async def test_two_tools_of_one_name_are_told_by_paths_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

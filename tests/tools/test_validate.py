@@ -74,6 +74,9 @@ def test_a_value_is_coerced_where_nothing_is_lost(schema: dict[str, Any], value:
         ({"type": "string"}, True),
         ({"type": "array"}, "[1, 2"),
         ({"type": "array"}, '{"a": 1}'),
+        ({"type": "object"}, '{"a": NaN}'),
+        ({"type": "object"}, '{"a": 1e999}'),
+        ({"type": "object"}, '{"a": "\\ud800"}'),
     ],
 )
 def test_a_value_is_refused_where_something_would_be_lost(schema: dict[str, Any], value: Any) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from gateway.errors import UpstreamTimeout
-from tests.fakes import HandClock, RecordingProvider, ScriptedBackend, spec
+from gateway.store.store import JournalEntry
+from tests.fakes import HandClock, KeptJournal, RecordingProvider, ScriptedBackend, spec
 from tests.frames import d, f, tc
 from tests.turn.stage import stage
 from tests.turn.test_loop import calling, sent, text
@@ -113,6 +115,19 @@ async def test_deadline_within_a_writing_tool_says_that_its_effect_is_not_known(
             seen = await on.answer(streamed=streamed)
         assert seen.text == ("(Stopped: the time limit of 0.2 s is reached; whether `look` took effect is not known.)")
         assert not stopped.is_set()
+
+
+@BOTH
+async def test_deadline_before_a_writing_call_was_written_down_leaves_no_doubt_about_it(streamed: bool) -> None:
+    class Stuck(KeptJournal):
+        async def append(self, entries: Sequence[JournalEntry]) -> None:
+            await asyncio.Event().wait()
+
+    backend = ScriptedBackend(calling(("look", "{}")))
+    async with stage(backend, looking(writes=True), journal=Stuck(), turn_timeout_s=0.2) as on:
+        async with asyncio.timeout(5):
+            seen = await on.answer(streamed=streamed)
+        assert (seen.text, on.ran()) == ("(Stopped: the time limit of 0.2 s is reached.)", [])
 
 
 @BOTH

@@ -69,14 +69,21 @@ class Places:
         if key not in self._started:
             # Another limit of the same tool, before a reload: what was counted then is forgotten.
             self._started = {each: began for each, began in self._started.items() if each[0] != name}
-            self._started[key] = deque(maxlen=per_min)
+            self._started[key] = deque()
         started = self._started[key]
-        at = max(now, started[0] + _MINUTE_S) if len(started) == per_min else now
+        while started and started[0] + _MINUTE_S <= now:
+            started.popleft()
+        at = max(now, started[-per_min] + _MINUTE_S) if len(started) >= per_min else now
         if at - now > wait_s:
             raise Busy(f"`{name}` is busy: {per_min} calls a minute; try again in {at - now:.0f} s")
         started.append(at)
         if at > now:
-            await self._clock.sleep(at - now)
+            try:
+                await self._clock.sleep(at - now)
+            except asyncio.CancelledError:
+                # Whoever left before its turn came has not called.
+                started.remove(at)
+                raise
 
 
 class _Together:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class HttpProvider:
         timeout_s: seconds a call may take whose tool says nothing else.
         retries: how often a call is made again whose connection failed; of a writing one only where it surely was not received.
         root: what a relative `openapi` starts from.
+        place: where a key of the service stands, as a problem without words; the keys themselves by default.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class HttpProvider:
         timeout_s: float,
         retries: int = 0,
         root: Path | None = None,
+        place: Callable[[tuple[str, ...]], Problem] | None = None,
     ) -> None:
+        self._place = place or (lambda path: Problem(".".join(("tools", "http", service, *path)), 0, ""))
         self._service = service
         self._config = config
         self._guard = guard
@@ -97,7 +100,7 @@ class HttpProvider:
             ConfigError: with every problem of the OpenAPI file.
         """
         if self._specs is None:
-            operations = list(described_operations(self._service, self._config))
+            operations = list(described_operations(self._config, self._origin))
             if self._config.openapi is not None:
                 imported = await asyncio.to_thread(self._imported, self._root / self._config.openapi)
                 operations += [replace(each, name=self._called(each)) for each in imported]
@@ -154,14 +157,18 @@ class HttpProvider:
     async def close(self) -> None:
         """Nothing stays open between calls."""
 
+    def _origin(self, name: str) -> str:
+        place = self._place(("tools", name))
+        return f"{place.file}:{place.line}" if place.line else place.file
+
     def _imported(self, path: Path) -> tuple[Operation, ...]:
         shown = display(path)
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
         except OSError as error:
-            text = f"the OpenAPI file of `tools.http.{self._service}` cannot be read: {error.strerror}"
-            raise ConfigError((Problem(shown, 0, text),)) from error
+            text = f"the OpenAPI file {shown} of `tools.http.{self._service}` cannot be read: {error.strerror}"
+            raise ConfigError((replace(self._place(("openapi",)), message=text),)) from error
         if len(content) > MAX_BYTES:
             raise ConfigError((Problem(shown, 0, f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB"),))
         document = read_openapi(shown, content)

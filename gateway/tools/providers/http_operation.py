@@ -5,7 +5,7 @@ Pure values. Knows where each argument goes; does not know how a request is writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,7 +49,7 @@ class Operation:
         parameters: JSON Schema of the arguments.
         placed: where the arguments go.
         body: how the body is written; None where there is none.
-        origin: where it was described, `file:line` or the key.
+        origin: where it was described, `file:line`.
         writes: whether it changes something.
         timeout_s: seconds of its own, or None.
         remote_name: what its service calls it, where that has given the name; empty for others.
@@ -68,9 +68,9 @@ class Operation:
     remote_name: str = ""
 
 
-def described_operations(service: str, config: HttpServiceConfig) -> tuple[Operation, ...]:
-    """The operations that stand in the configuration itself."""
-    return tuple(_described(name, tool, f"tools.http.{service}.tools.{name}") for name, tool in config.tools.items())
+def described_operations(config: HttpServiceConfig, origin: Callable[[str], str]) -> tuple[Operation, ...]:
+    """The operations that stand in the configuration itself; `origin` says where one of this name does."""
+    return tuple(_described(name, tool, origin(name)) for name, tool in config.tools.items())
 
 
 def _described(name: str, tool: HttpToolConfig, origin: str) -> Operation:

@@ -109,7 +109,7 @@ class McpProvider:
             found = await self._server.known() if self._server is not None else None
             if self._server is not None and self._server.error is not None:
                 unknown = found is None and self._locked is None
-                self._tell(f"the MCP server `{self._server_name}` is away: {self._server.error}", "error", loud=unknown)
+                self._tell(self._away(self._server), "error", loud=unknown)
             if self._server is None and self._locked is None:
                 self._tell(f"{LOCK_NAME} does not know the MCP server `{self._server_name}`: its tools are not checked")
             tools = self._locked if found is None else found
@@ -125,7 +125,7 @@ class McpProvider:
         """Whether the server is there; nothing else of it can be tried without effects."""
         if self._server is None or self._server.error is None:
             return ()
-        return (self._problem(f"the MCP server `{self._server_name}` is away: {self._server.error}"),)
+        return (self._problem(self._away(self._server)),)
 
     async def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> Any:
         """Call the tool under the server's own name for it, in the caller's own session where the server is reached over HTTP.
@@ -149,6 +149,10 @@ class McpProvider:
         if server is not None:
             self._put_back(server)
 
+    def _away(self, server: McpServer) -> str:
+        words = f"; it said: {server.words}" if server.words else ""
+        return f"the MCP server `{self._server_name}` is away: {server.error}{words}"
+
     def _agreed(self, tools: Sequence[RemoteTool]) -> Sequence[RemoteTool]:
         """Of a pinned server, what is exactly as its lock has it."""
         if not self._config.pin:
@@ -160,10 +164,18 @@ class McpProvider:
                 kept.append(tool)
                 continue
             self.absent += (self._called(tool), callable_name(tool.name))
+            if self._locked is None:
+                continue
             what = "has another description or schema than" if tool.name in locked else "is not in"
             self._tell(
                 f"`{tool.name}` of the pinned MCP server `{self._server_name}` {what} {LOCK_NAME} and is not offered; "
                 "look at it, then `hermes-gateway tools --lock`",
+                loud=True,
+            )
+        if self._locked is None and tools:
+            self._tell(
+                f"{LOCK_NAME} does not know the pinned MCP server `{self._server_name}`, and none of its {len(tools)} tools "
+                "is offered; look at them, then `hermes-gateway tools --lock`",
                 loud=True,
             )
         if self._server is not None:

@@ -7,6 +7,7 @@ SDK, which is heavy: `mcp_sdk.py` says when.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -47,10 +48,12 @@ class McpLink:
 
     Attributes:
         gone: set once nothing can be asked any more.
+        words: the last lines that a child process has written on its standard error; for operators, not for callers.
     """
 
     def __init__(self, name: str, streams: Streams, changed: Callable[[], None] | None = None) -> None:
         self.gone = asyncio.Event()
+        self.words: deque[str] = deque(maxlen=2)
         self._name = name
         self._streams = streams
         self._changed = changed
@@ -272,6 +275,7 @@ def _tool(tool: types.Tool) -> RemoteTool:
 
 # The SDK's own words. Servers use the same code, the first of those that are theirs, for whatever goes wrong there.
 _CLOSED: Final = ("Connection closed", "SSE stream ended")
+_UNREADABLE: Final = ("Failed to parse", "Unexpected content type", "server answered a request with 202")
 
 
 def _meant(error: MCPError) -> Exception:
@@ -282,6 +286,8 @@ def _meant(error: MCPError) -> Exception:
             return TransportFailed("the connection to the server ended before it answered")
         case types.INVALID_REQUEST if text == "Session terminated":
             return SessionGone()
+        case types.INVALID_REQUEST | types.PARSE_ERROR if text.startswith(_UNREADABLE):
+            return AnswerUnreadable("the server's answer is not what the protocol allows")
         case code if code == NOT_SENT:
             return TransportFailed(text, processed=False)
         case code if code == BROKEN:

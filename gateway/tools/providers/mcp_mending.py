@@ -5,16 +5,14 @@ Knows what servers written without an SDK leave out. Does not know sessions. Imp
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pydantic
 import structlog
-from mcp_types.methods import validate_server_result
+from mcp import types
 
 _log = structlog.stdlib.get_logger("gateway.tools.mcp")
-
-# What all older versions of the protocol ask of a tool; the newest asks less.
-_STRICTEST: Final = "2025-11-25"
 
 
 def usable_tools(server: str, tools: list[Any]) -> list[Any]:
@@ -45,8 +43,15 @@ def _mended(tool: Any) -> Any:
 
 
 def _is_valid(tool: Any) -> bool:
+    """As all older versions of the protocol have it; the newest asks less."""
     try:
-        validate_server_result("tools/list", _STRICTEST, {"tools": [tool]})
+        made = types.Tool.model_validate(tool, by_name=False)
     except pydantic.ValidationError:
         return False
-    return True
+    return _takes_object(made.input_schema) and (made.output_schema is None or _takes_object(made.output_schema))
+
+
+def _takes_object(schema: Mapping[str, Any]) -> bool:
+    required = schema.get("required") or ()
+    named = isinstance(required, Sequence) and all(isinstance(name, str) for name in required)
+    return schema.get("type") == "object" and isinstance(schema.get("$schema", ""), str) and named

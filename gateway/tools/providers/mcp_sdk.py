@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -30,6 +31,7 @@ class Link(Protocol):
     """A session; see `mcp_link.McpLink`."""
 
     gone: asyncio.Event
+    words: deque[str]
 
     async def open(self, timeout_s: float) -> None:
         """Start it, or raise `TransportFailed`."""
@@ -71,7 +73,12 @@ def link_maker(name: str, config: McpServerConfig, guard: OutboundGuard, root: P
         from gateway.tools.providers.mcp_stdio import child_streams
 
         if command is not None:
-            return McpLink(name, lambda: child_streams(name, command, config.args, config.env, root), changed)
+            link = McpLink(
+                name,
+                lambda: child_streams(name, command, config.args, config.env, root, link.words.append),
+                changed,
+            )
+            return link
         assert url is not None, "either is set"
         return McpLink(name, lambda: http_streams(url, config.headers, guard, patience_s), changed)
 

@@ -40,6 +40,7 @@ class McpServer:
         name: as configured.
         tools: what it offered when it was asked last; None if it never was reached.
         error: why it cannot be reached, or None where it can.
+        words: what its program wrote last before it could not be reached; for operators, never for a caller.
         refused: how many of its tools the last version refused because they differ from their lock.
     """
 
@@ -55,6 +56,7 @@ class McpServer:
         self.name = name
         self.tools: tuple[RemoteTool, ...] | None = None
         self.error: str | None = "it has not been reached yet"
+        self.words = ""
         self.refused = 0
         self._make = make
         self._changed = changed
@@ -147,6 +149,7 @@ class McpServer:
                 async with asyncio.timeout(LIST_S):
                     tools = await link.list()
             except (TransportFailed, TimeoutError) as error:
+                self.words = "; ".join(link.words)
                 self._lost(str(error) or f"it did not list its tools within {LIST_S:g} s")
                 return 0.0
             began = now()

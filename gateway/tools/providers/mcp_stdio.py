@@ -7,7 +7,9 @@ says when.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -30,15 +32,25 @@ _LAST_WORDS_S: Final = 1.0
 
 @asynccontextmanager
 async def child_streams(
-    server: str, command: str, args: Sequence[str], env: Mapping[str, str], cwd: Path
+    server: str,
+    command: str,
+    args: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    heard: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Any, Any]]:
     """The streams of a process that is started here, in a group of its own; leaving ends the whole group.
 
     `cwd` is where it starts. Of the gateway's environment it gets what finds programs and a home (`PATH`, `HOME`, `USER` and the like), and `env`.
+    `heard` is told every line of its standard error that the log takes.
 
     Raises:
         OSError: it cannot be started.
     """
+    path = env.get("PATH") or os.environ.get("PATH")
+    program = str(cwd / command) if os.sep in command else command
+    if await asyncio.to_thread(shutil.which, program, path=path) is None:
+        raise FileNotFoundError(errno.ENOENT, f"there is no program `{command}`")
     parameters = StdioServerParameters(
         command=sys.executable,
         # Isolated and without site-packages: it starts in milliseconds and reads nobody's variables.
@@ -49,7 +61,7 @@ async def child_streams(
     )
     read_end, write_end = os.pipe()
     with os.fdopen(write_end, "w") as words:
-        hearing = asyncio.create_task(_hear(server, read_end), name=f"standard error of {server}")
+        hearing = asyncio.create_task(_hear(server, read_end, heard), name=f"standard error of {server}")
         try:
             async with stdio_client(parameters, words) as streams:
                 # The child has its own: so the end of the pipe is seen when the last of the group has gone.
@@ -61,13 +73,17 @@ async def child_streams(
             hearing.cancel()
 
 
-async def _hear(server: str, descriptor: int) -> None:
+async def _hear(server: str, descriptor: int, heard: Callable[[str], None]) -> None:
+    def tell(line: str) -> None:
+        _log.info("mcp server says", server=server, line=line)
+        heard(line)
+
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     transport, _ = await loop.connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb")
     )
-    lines = Lines(lambda line: _log.info("mcp server says", server=server, line=line), loop.time)
+    lines = Lines(tell, loop.time)
     try:
         while block := await reader.read(4096):
             lines.feed(block)

@@ -12,6 +12,7 @@ import sys
 import traceback
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -32,13 +33,17 @@ class PluginFiles:
         digest: hex SHA-256 over every source file of the folders, hooks and helper modules included.
     """
 
-    def __init__(self, places: Sequence[Path]) -> None:
-        """`places`: folders, whose `*.py` files that don't begin with `_` are plugins, or single files."""
+    def __init__(self, places: Sequence[Path], named_at: Sequence[Problem] = ()) -> None:
+        """`places`: folders, whose `*.py` files that don't begin with `_` are plugins, or single files.
+
+        `named_at` says where each of them is configured, as problems without words.
+        """
         self.modules: list[tuple[str, ModuleType]] = []
         self.problems: list[Problem] = []
         self.digest = ""
         self.importing = ""
         self._places = places
+        self._named_at = named_at
         self._prefix = f"_hermes_plugins_{uuid.uuid4().hex}"
         self._finder = _Finder(self._prefix)
 
@@ -49,7 +54,9 @@ class PluginFiles:
         self.digest = _digest(self._places)
         for number, place in enumerate(self._places):
             if not place.exists():
-                self.problems.append(Problem(str(place), 0, "`tools.plugins` names a folder or file that is not there"))
+                at = self._named_at[number] if self._named_at else Problem("tools.plugins", 0, "")
+                text = f"`tools.plugins` names `{told(place)}`, and there is no such folder or file"
+                self.problems.append(replace(at, message=text))
                 continue
             folder = place if place.is_dir() else place.parent
             package = ModuleType(f"{self._prefix}_{number}")

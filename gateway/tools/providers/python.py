@@ -62,6 +62,7 @@ class PythonProvider:
         resources: Mapping[str, Any] | None = None,
         threads: Threads | None = None,
         import_timeout_s: float = IMPORT_S,
+        named_at: Sequence[Problem] = (),
     ) -> None:
         """Nothing is read yet.
 
@@ -72,9 +73,10 @@ class PythonProvider:
             resources: what the gateway itself gives to tools, by name.
             threads: where plain functions run; one's own by default.
             import_timeout_s: seconds that importing all plugins may take.
+            named_at: where each place is configured, as a problem without words.
         """
         self._import_timeout_s = import_timeout_s
-        self._files = PluginFiles(places)
+        self._files = PluginFiles(places, named_at)
         self._timeout_s = timeout_s
         self._retries = retries
         self._resources = dict(resources or {})
@@ -257,6 +259,12 @@ class PythonProvider:
             register(tools)
         except BaseException as error:  # noqa: BLE001 - foreign code in a thread: whatever it raises is a problem of its file
             problems.append(problem_in(Path(module.__file__), error))
+        else:
+            problems.extend(
+                Problem(each.file, each.line, f"tool `{each.name}` is never added: `register` does not add it")
+                for each in declared_in(module)
+                if each.function not in tools.added
+            )
         problems.extend(tools.problems)
         source = _source_hash(Path(module.__file__))
         for provider in tools.providers:

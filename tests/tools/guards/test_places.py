@@ -53,3 +53,27 @@ async def test_calls_in_a_minute_are_counted_and_the_next_waits_for_its_turn() -
     clock.at += 57
     async with places.taken("a", limit, 5) as waited_s:
         assert waited_s == pytest.approx(3)
+
+
+async def test_who_leaves_before_its_turn_has_not_called() -> None:
+    clock = HandClock()
+    places = Places(clock)
+    limit = ToolLimitConfig(per_min=1)
+    gate = asyncio.Event()
+
+    async def wait(seconds: float) -> None:
+        await gate.wait()
+
+    async def call() -> None:
+        async with places.taken("a", limit, 90):
+            pass
+
+    await call()
+    clock.sleep = wait  # type: ignore[method-assign]
+    leaving = asyncio.create_task(call())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    clock.at += 61
+    async with places.taken("a", limit, 0) as waited_s:
+        assert waited_s == 0
