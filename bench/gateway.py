@@ -47,8 +47,11 @@ def register(registry):
 '''
 
 
-def write(place: Path, mock_url: str) -> tuple[Path, Path]:
-    """Write everything below `place`; answers the configuration file and the routes folder."""
+def write(place: Path, mock_url: str, redis: str | None = None) -> tuple[Path, Path]:
+    """Write everything below `place`; answers the configuration file and the routes folder.
+
+    With `redis`, a server's URL, its key is limited in every way there is, by counters in that server.
+    """
     plugins = place / "plugins"
     plugins.mkdir()
     (plugins / "noop.py").write_text(_PLUGIN)
@@ -62,17 +65,23 @@ def write(place: Path, mock_url: str) -> tuple[Path, Path]:
         route: dict[str, Any] = {"route": word, "model": model, "keywords": [word], "priority": 10}
         _write(routes / f"{word}.yaml", route | ({"tools": TOOLS[model]} if model in TOOLS else {}))
     config = place / "gateway.yaml"
-    _write(config, _config(place, mock_url))
+    _write(config, _config(place, mock_url, redis))
     return config, routes
 
 
-def _config(place: Path, mock_url: str) -> dict[str, Any]:
+def _config(place: Path, mock_url: str, redis: str | None) -> dict[str, Any]:
     def backend(path: str, dialect: str) -> dict[str, Any]:
         url = f"{mock_url}{path}"
-        return {"provider": "openai", "base_url": url, "model": "mock-model", "api_key": "none", "dialect": dialect}
+        known = {"provider": "openai", "base_url": url, "model": "mock-model", "api_key": "none", "dialect": dialect}
+        return known | ({"price": {"input_per_mtok": 1, "output_per_mtok": 2}} if redis else {})
 
+    key: dict[str, Any] = {"key": KEY}
+    if redis:
+        much = 1_000_000_000
+        key["limits"] = {"requests_per_min": much, "tokens_per_min": much, "concurrent_turns": 100_000}
+        key["budgets"] = {"month": much}
     return {
-        "storage": {"database": f"sqlite:///{place / 'traces.db'}"},
+        "storage": {"database": f"sqlite:///{place / 'traces.db'}", "redis": redis},
         "backends": {
             "mock": backend("/v1", "openai"),
             "paced": backend("/paced/v1", "openai"),
@@ -84,7 +93,7 @@ def _config(place: Path, mock_url: str) -> dict[str, Any]:
         # Without utterances there is nothing for an encoder to do; switched off, none is loaded either.
         "router": {"model": "auto", "default": "mock", "semantic": {"enabled": False}},
         "tools": {"plugins": [str(place / "plugins")], "offer": "routed"},
-        "keys": {"auth": "required", "static": {"bench": {"key": KEY}}},
+        "keys": {"auth": "required", "static": {"bench": key}},
         "observe": {"log": {"format": "json", "level": "warning", "requests": False}, "traces": {"sample": 1.0}},
     }
 

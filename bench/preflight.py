@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import aiohttp
 
 from bench.gateway import LANES
-from bench.rounds import Row
+from bench.rounds import GATEWAYS, Row
 from bench.subjects import Subject, SubjectFailed
 
 _TIMEOUT_S = 20.0
@@ -37,7 +37,7 @@ async def _fault(session: aiohttp.ClientSession, row: Row, subject: Subject) -> 
             return f"the stream is not the mock's: {text[-500:]}"
         if not row.stream and '"stop"' not in text:
             return f"the answer is not the mock's: {text[:500]}"
-        if subject.name == "gateway":
+        if subject.name in GATEWAYS:
             route, expected = response.headers.get("x-gateway-route"), row.word if row.word in LANES else "-"
             if route != expected:
                 return f"route {route!r} answered, expected {expected!r}"

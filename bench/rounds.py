@@ -20,6 +20,10 @@ from bench.subjects import Subject
 WARM_UP_S: Final = 0.3
 
 
+# Subjects that are gateways: the usual one, and one whose callers are limited by counters in a shared server.
+GATEWAYS = ("gateway", "limited")
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One kind of work.
@@ -37,13 +41,13 @@ class Row:
     stream: bool
     path: str = "/v1"
     word: str = "lane"
-    subjects: tuple[str, ...] = ("direct", "relay", "gateway")
+    subjects: tuple[str, ...] = ("direct", "relay", "gateway", "limited")
     connections: int = 64
     probe_rate: float = 0.0
 
     def target(self, subject: Subject) -> tuple[str, Callable[[], bytes]]:
         """The URL and the requests for this subject."""
-        url = subject.url + (self.path if subject.name != "gateway" else "/v1")
+        url = subject.url + ("/v1" if subject.name in GATEWAYS else self.path)
         return url, requests(url, stream=self.stream, word=self.word)
 
 

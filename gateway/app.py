@@ -20,17 +20,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
+from gateway.api.conversations import conversations_endpoints
 from gateway.api.edge import Edge
 from gateway.api.effects import effects_endpoints
 from gateway.api.errors import describe
 from gateway.api.health import health_endpoints
+from gateway.api.keys import keys_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
+from gateway.api.responses import Responses
 from gateway.api.route import route_endpoints
+from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
+from gateway.api.stored_responses import responses_endpoints
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
+from gateway.api.usage import usage_endpoints
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle_store import BundleStore
@@ -47,7 +53,21 @@ from gateway.observe.events import LiveSubscriber
 from gateway.observe.logging import LogSubscriber, configure_logging
 from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
+from gateway.observe.runs_metrics import RunsMetrics
 from gateway.observe.trace import TraceWriter
+from gateway.observe.usage import UsageWriter
+from gateway.runs.chat import KIND as CHAT
+from gateway.runs.chat import ChatHandler
+from gateway.runs.engine import USUAL_PACE, Engine, Pace
+from gateway.runs.memory_queue import MemoryQueue
+from gateway.runs.queue import Queue
+from gateway.runs.responses import KIND as RESPONSE
+from gateway.runs.responses import ResponseHandler
+from gateway.security.counters import Counters
+from gateway.security.key_book import KeyBook
+from gateway.security.keys import LOCAL
+from gateway.security.memory_counters import MemoryCounters
+from gateway.security.principal import Principal
 from gateway.settings import Settings
 from gateway.store.answers import MemoryAnswers
 from gateway.store.bundles import MemoryBundles
@@ -65,9 +85,14 @@ from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
 from gateway.turn.offering import Offering
+from gateway.turn.permits import Permits
 from gateway.turn.pruner import Pruner
+from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
+
+# Seconds between two looks at whether this process is about to stop.
+_LOOK_S = 0.1
 
 _log = structlog.stdlib.get_logger("gateway.config")
 
@@ -84,6 +109,8 @@ class Gateway:
     store: SqlStore
     drain: Drain
     together: Together
+    engine: Engine
+    responding: Responding
 
 
 @asynccontextmanager
@@ -97,6 +124,8 @@ async def open_gateway(
     clock: Clock | None = None,
     files: Files | None = None,
     siblings: Siblings | None = None,
+    executes: bool | None = None,
+    pace: Pace = USUAL_PACE,
 ) -> AsyncIterator[Gateway]:
     """Build everything, serve while the caller holds it, close everything in reverse.
 
@@ -109,6 +138,8 @@ async def open_gateway(
         clock: time.
         files: the own files as they were read before, to start by where others are active; None for those on disk now.
         siblings: the other worker processes of this gateway, where there are any.
+        executes: whether this process executes background runs; by default where no queue is shared with others.
+        pace: of leases and looks.
 
     Raises:
         ConfigError: the files or the environment are wrong.
@@ -116,7 +147,9 @@ async def open_gateway(
     """
     clock = clock or SystemClock()
     async with contextlib.AsyncExitStack() as stack:
-        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root)
+        book = KeyBook(clock)
+        stack.push_async_callback(book.close)
+        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root, book=book)
         stack.push_async_callback(builder.close)
         own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config
         # What the first version's making logs, tool servers above all, looks as all later lines do.
@@ -145,6 +178,8 @@ async def open_gateway(
             """What outlives versions takes over the new one's settings."""
             builder.prepare_backends()
             checks.begin(snapshot.tools)
+            if snapshot.keys.configured:
+                book.close_for_good()
             redactor.update(secrets_of(snapshot.config))
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
@@ -166,10 +201,11 @@ async def open_gateway(
         stack.push_async_callback(versions.close)
         # Stopped first: what they look at is closed then.
         stack.push_async_callback(checks.close)
-        refuse_open_gateway(first)
         store = SqlStore(first.config.storage.database)
         stack.push_async_callback(store.close)
         await store.open()
+        book.open(store.keys)
+        await refuse_open_gateway(first.keys)
         traces = TraceWriter(store, first.config.observe.traces, clock, redactor)
         stack.push_async_callback(traces.close)
         await traces.open()
@@ -216,6 +252,12 @@ async def open_gateway(
         stack.push_async_callback(kept.close)
         kept_offers = _kept_offers(own.storage, clock)
         stack.push_async_callback(kept_offers.close)
+        usage = UsageWriter(store.usage)
+        stack.push_async_callback(usage.close)
+        usage.open()
+        permits = Permits(_counters(own.storage, clock), store.usage, usage, clock)
+        stack.push_async_callback(permits.close)
+        permits.start()
         turns = Turns(
             versions,
             loop,
@@ -226,10 +268,26 @@ async def open_gateway(
             live,
             _status_of,
             AnswerCache(loop, answers),
+            permits,
             kept,
             Offering(courier.breakers, kept_offers),
         )
+        responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
+        engine = _engine(
+            store,
+            turns,
+            responding,
+            versions,
+            own.storage,
+            metrics,
+            holder,
+            clock,
+            executes=alone if executes is None else executes,
+            pace=pace,
+        )
+        stack.push_async_callback(engine.close)
+        stack.push_async_callback(responding.close)
         together = Together(metrics, traces, versions, siblings)
         services = Services(
             turns,
@@ -237,12 +295,18 @@ async def open_gateway(
             replica,
             kept,
             store.traces,
+            store.keys,
+            book,
+            store.usage,
+            usage,
             together,
             settling,
             courier,
             clock,
             drain,
             lambda: builder.mcp.away(versions.current.config.tools),
+            engine.runs,
+            responding,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -258,7 +322,12 @@ async def open_gateway(
         builder.mcp.listen(news.tell)
         # Followed first and closed first: nothing is built or swapped while the rest is taken down.
         stack.push_async_callback(replica.close)
-        yield Gateway(create_app(services), versions, replica, turns, traces, store, drain, together)
+        engine.start()
+        draining = asyncio.create_task(_drain_runs(drain, engine, first.config.server.drain_s), name="drain")
+        stack.push_async_callback(_stop, draining)
+        yield Gateway(
+            create_app(services), versions, replica, turns, traces, store, drain, together, engine, responding
+        )
 
 
 class GatewayApp(FastAPI):
@@ -280,8 +349,10 @@ class GatewayApp(FastAPI):
 
 def create_app(services: Services) -> FastAPI:
     """The ASGI app over the given objects."""
-    chat = ChatCompletions(services.turns, services.versions, services.clock)
-    app = GatewayApp(dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat))
+    chat = ChatCompletions(services.turns, services.versions, services.clock, services.runs, services.drain)
+    hot: dict[str, ASGIApp] = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat)
+    hot |= dict.fromkeys(("/v1/responses", "/responses"), Responses(services))
+    app = GatewayApp(hot)
     for endpoints in (
         models_endpoints,
         route_endpoints,
@@ -289,9 +360,16 @@ def create_app(services: Services) -> FastAPI:
         config_endpoints,
         traces_endpoints,
         effects_endpoints,
+        keys_endpoints,
+        usage_endpoints,
+        runs_endpoints,
+        responses_endpoints,
+        conversations_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
-    app.include_router(models_endpoints(services))
+    for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):
+        # OpenAI's own paths are there without `/v1` too.
+        app.include_router(endpoints(services))
     app.include_router(health_endpoints(services))
     for answer in (missing, answer_validation_error):
         answer(app)
@@ -348,6 +426,76 @@ def _kept_offers(storage: StorageConfig, clock: Clock) -> KeptRoutes:
 
     prefix = f"{storage.redis_prefix}offers:"
     return ValkeyKept(storage.redis, prefix, clock.monotonic, "tools are offered as to new conversations")
+
+
+def _counters(storage: StorageConfig, clock: Clock) -> Counters:
+    if storage.redis is None:
+        return MemoryCounters(clock)
+    from gateway.store.valkey_counters import ValkeyCounters
+
+    return ValkeyCounters(storage.redis, storage.redis_prefix)
+
+
+def _engine(
+    store: SqlStore,
+    turns: Turns,
+    responding: Responding,
+    versions: Versioned[Snapshot],
+    storage: StorageConfig,
+    metrics: Metrics,
+    holder: str,
+    clock: Clock,
+    *,
+    executes: bool,
+    pace: Pace,
+) -> Engine:
+    async def writes(turn_id: str, owner: str) -> bool:
+        effects = await store.effects.of_turn(turn_id, owner)
+        return any(effect.status == "started" and effect.holder == holder for effect in effects)
+
+    async def named(key: str) -> Principal | None:
+        keys = versions.current.keys
+        if key == LOCAL.key_id:
+            return LOCAL if await keys.is_open() else None
+        return keys.named(key)
+
+    engine = Engine(
+        store.runs,
+        _run_queue(storage, clock),
+        {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding)},
+        executes=executes,
+        holder=holder,
+        alive=may_live,
+        writes=writes,
+        describe=_recorded,
+        named=named,
+        config=lambda: versions.current.config.runs,
+        webhooks=lambda: versions.current.config.webhooks,
+        tally=RunsMetrics(metrics.registry, lambda: engine.counts),
+        clock=clock,
+        pace=pace,
+    )
+    return engine
+
+
+def _run_queue(storage: StorageConfig, clock: Clock) -> Queue:
+    if storage.redis is None:
+        return MemoryQueue(clock)
+    from gateway.runs.valkey_queue import ValkeyQueue
+
+    return ValkeyQueue(storage.redis, storage.redis_prefix, clock)
+
+
+async def _drain_runs(drain: Drain, engine: Engine, grace_s: float) -> None:
+    """Once this process is about to stop, no more runs are begun in it."""
+    while not drain.begun:
+        await asyncio.sleep(_LOOK_S)
+    await asyncio.shield(engine.drain(max(1.0, grace_s - 1.0)))
+
+
+def _recorded(error: GatewayError) -> dict[str, object]:
+    answer = describe(error)
+    return {**answer.as_dict(), "status": answer.status}
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

@@ -16,10 +16,12 @@ from gateway.backends.attempts import Tier
 from gateway.backends.choice import Member
 from gateway.backends.factory import BackendShelf
 from gateway.backends.pool import Pool
+from gateway.backends.price_list import listed_prices
 from gateway.backends.watched import WatchedBackend
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle import Bundle, no_tool
 from gateway.config.files import Files
+from gateway.config.limits import OidcConfig
 from gateway.config.loader import load, load_files
 from gateway.config.models import Capabilities, GatewayConfig, SemanticConfig
 from gateway.config.names import ModelNames, fallback_order
@@ -33,9 +35,11 @@ from gateway.routing.fits import Fits
 from gateway.routing.linted import warnings_of
 from gateway.routing.relevance import Relevance
 from gateway.routing.rules import rule_mistakes
-from gateway.security.keys import KeyRing
+from gateway.security.key_book import KeyBook
+from gateway.security.keys import KeyRing, Tokens
 from gateway.security.outbound import OutboundGuard
 from gateway.security.outbound_gate import addresses_of
+from gateway.security.prices import Prices, price_of
 from gateway.settings import ENVIRONMENT, Settings
 from gateway.tools.lock import LOCK_NAME, Lock, read_lock
 from gateway.tools.provider import ToolProvider
@@ -64,6 +68,7 @@ class Builder:
         host: the address the server is bound to.
         port: the port it listens on, or None for the file's; never reached by tools.
         offline: as in `prove`; such snapshots serve nobody.
+        book: the keys of the database, or None where there is none to ask.
 
     Attributes:
         root: what relative paths of the configuration start from.
@@ -83,6 +88,7 @@ class Builder:
         host: str | None = None,
         root: Path | None = None,
         offline: bool = False,
+        book: KeyBook | None = None,
     ) -> None:
         self._config_path = config_path
         self._routes_path = routes_path
@@ -99,6 +105,8 @@ class Builder:
         self.mcp = McpServers(self.root)
         self.lock_path = config_path.parent / LOCK_NAME
         self.told: tuple[Problem, ...] = ()
+        self._book = book
+        self._tokens: tuple[OidcConfig, Tokens] | None = None
 
     async def read(self) -> Bundle:
         """What the files on disk say now, proved as far as files can be.
@@ -173,7 +181,16 @@ class Builder:
         self, generation: int, current: Snapshot | None, bundle: Bundle, *, prepared: bool, gated: bool = True
     ) -> Draft[Snapshot]:
         config = bundle.config
-        keys = KeyRing(config.keys, self._host or config.server.host)
+        keys = KeyRing(
+            config.keys,
+            self._host or config.server.host,
+            teams=config.teams,
+            book=self._book,
+            trusted_proxies=config.server.trusted_proxies,
+            tokens=self._tokens_of(config.keys.oidc),
+        )
+        if current is not None:
+            await refuse_open_gateway(keys)
         registry, servers = await self._registry(bundle)
         try:
             self.told = (
@@ -194,6 +211,7 @@ class Builder:
         except BaseException:
             await registry.close()
             raise
+        listed = await asyncio.to_thread(listed_prices, config.backends)
         pools = {name: self._pool(name, config, backends) for name in config.models}
         snapshot = Snapshot(
             version=version,
@@ -209,6 +227,7 @@ class Builder:
             calibration=router.calibration,
             relevance=self._relevance(config, registry),
             offers_vary=offers_vary(bundle.config, bundle.routes, registry),
+            prices=Prices({name: price_of(backend, listed.get(name)) for name, backend in config.backends.items()}),
         )
         if prepared and snapshot.relevance is not None:
             await snapshot.relevance.prepare()
@@ -256,6 +275,17 @@ class Builder:
             may_come=lambda name: _may_come(name, servers),
         )
         return registry, servers
+
+    def _tokens_of(self, config: OidcConfig | None) -> Tokens | None:
+        """What reads an identity provider's tokens; the same as long as the provider is, for what it remembers of it."""
+        if config is None:
+            return None
+        if self._tokens is None or self._tokens[0] != config:
+            # Cryptography that nobody loads who has no such provider.
+            from gateway.security.oidc import OidcTokens
+
+            self._tokens = (config, OidcTokens(config, self._clock))
+        return self._tokens[1]
 
     def _mcp_provider(self, name: str, bundle: Bundle, lock: Lock, guard: OutboundGuard) -> McpProvider:
         """One server's tools; all servers start at the same time."""
@@ -391,9 +421,13 @@ def _may_come(name: str, servers: Sequence[McpProvider]) -> bool:
     return any(fnmatchcase(name, pattern) for server in servers for pattern in server.absent)
 
 
-def refuse_open_gateway(snapshot: Snapshot) -> None:
-    """Raise `ConfigError` where this configuration would let anybody in."""
-    reason = snapshot.keys.refuse_to_start
+async def refuse_open_gateway(keys: KeyRing) -> None:
+    """Raise `ConfigError` where this configuration would let anybody in.
+
+    Raises:
+        StoreUnavailable: whether there ever was a key cannot be found out.
+    """
+    reason = await keys.refusal_to_start()
     if reason is not None:
         raise ConfigError((Problem("keys", 0, reason),))
 

@@ -55,8 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         description="An OpenAI-compatible gateway that routes, offers tools and runs them itself.",
     )
     parser.add_argument("--version", action="version", version=f"hermes-gateway {__version__}")
-    files = argparse.ArgumentParser(add_help=False)
-    files.add_argument("--config", type=Path, help=f"the gateway's file (default: GATEWAY_CONFIG or {DEFAULT_CONFIG})")
+    config = argparse.ArgumentParser(add_help=False)
+    config.add_argument("--config", type=Path, help=f"the gateway's file (default: GATEWAY_CONFIG or {DEFAULT_CONFIG})")
+    files = argparse.ArgumentParser(add_help=False, parents=[config])
     files.add_argument(
         "--routes", type=Path, help=f"the folder of routes (default: GATEWAY_ROUTES or {DEFAULT_ROUTES})"
     )
@@ -128,6 +129,74 @@ def _parser() -> argparse.ArgumentParser:
     effects.add_argument("--reason", metavar="TEXT", help="settle: how that is known")
     effects.add_argument("--content", metavar="JSON", help="settle: what the tool would have answered")
     effects.add_argument("--json", action="store_true", help="machine-readable")
+
+    keys = commands.add_parser("keys", parents=[config], help="make, change, exchange and end keys")
+    keys.add_argument(
+        "action",
+        choices=("list", "create", "change", "rotate", "revoke", "import"),
+        nargs="?",
+        default="list",
+        help="default: list",
+    )
+    keys.add_argument("id", metavar="ID", nargs="?", help="change, rotate, revoke: the key; import: a file of lines")
+    keys.add_argument("--name", help="what people call it")
+    keys.add_argument("--team", help="a team of the configuration")
+    for name, words in (
+        ("roles", "admin, approver, set_user, set_tags, metrics"),
+        ("tags", "routing tags"),
+        ("models", "model names it may ask for"),
+        ("routes", "routes it may be sent to; here it is not the folder"),
+        ("tools", "registry tools it may be offered"),
+    ):
+        keys.add_argument(f"--{name}", metavar="A,B", help=words)
+    keys.add_argument("--expires", metavar="WHEN", help="30d, 12h, or a time such as 2030-01-31T12:00:00Z")
+    for name, example in (("limit", "requests_per_min=60"), ("budget", "month=50")):
+        keys.add_argument(
+            f"--{name}", action="append", default=[], metavar="NAME=VALUE", help=f"as in {example}; may be repeated"
+        )
+    blocking = keys.add_mutually_exclusive_group()
+    blocking.add_argument(
+        "--block", dest="blocked", action="store_true", default=None, help="change: refuse it for now"
+    )
+    blocking.add_argument("--unblock", dest="blocked", action="store_false", default=None, help="change: take it again")
+    keys.add_argument("--sha256", metavar="HEX", help="create: a key of another product, by its SHA-256")
+    keys.add_argument(
+        "--overlap", metavar="TIME", default="0", help="rotate: how long the old secret goes on, as in 24h"
+    )
+    keys.add_argument("--json", action="store_true", help="machine-readable")
+
+    usage = commands.add_parser("usage", parents=[files], help="what was used, by whom and for how much")
+    usage.add_argument(
+        "--by", default="day", metavar="A,B", help="day, key, user, team, route, model, backend (default: day)"
+    )
+    usage.add_argument("--from", dest="since", metavar="DAY", help="the first day, as in 2025-01-31")
+    usage.add_argument("--to", dest="until", metavar="DAY", help="the last day")
+    usage.add_argument("--csv", action="store_true", help="comma-separated, with a head")
+    usage.add_argument("--json", action="store_true", help="machine-readable")
+    commands.add_parser("worker", parents=[files], help="execute background runs; needs REDIS_URL")
+
+    runs = commands.add_parser("runs", parents=[files], help="background runs, and what became of them")
+    runs.add_argument(
+        "action", choices=("list", "show", "cancel", "retry"), nargs="?", default="list", help="default: list"
+    )
+    runs.add_argument("id", metavar="ID", nargs="?", help="show, cancel, retry: the run")
+    runs.add_argument(
+        "--status",
+        choices=("queued", "running", "cancelling", "completed", "failed", "cancelled"),
+        help="list: only these",
+    )
+    runs.add_argument("--dead", action="store_true", help="list: only those that were begun as often as may be")
+    runs.add_argument("--limit", type=int, default=20, metavar="N", help="list: how many, at most 100 (default: 20)")
+    runs.add_argument("--after", metavar="ID", help="list: older than this one")
+    runs.add_argument(
+        "--from",
+        dest="stage",
+        choices=("last",),
+        default="last",
+        metavar="STAGE",
+        help="retry: go on from the `last` recorded step (default)",
+    )
+    runs.add_argument("--json", action="store_true", help="machine-readable")
 
     database = commands.add_parser("db", parents=[files], help="look after the database")
     database.add_argument("action", choices=("upgrade",), help="bring its tables up to date")

@@ -15,6 +15,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── EffectSettled               an effect whose outcome is known, or that somebody is making
     ├── RateLimited                 try again after `retry_after_s`
     │   └── QueueFull               too many wait for a place at the backends already
+    ├── BudgetExceeded              what may be spent is spent
     ├── UpstreamError               the far side of a backend failed
     │   ├── UpstreamRefused         it answered 4xx: the request will not get better by itself
     │   │   └── UpstreamDenied      it refused the gateway's own credentials
@@ -26,6 +27,8 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── Draining                    this process is about to stop
     ├── ToolsAway                   a server of tools is away that has to be there
     ├── StoreUnavailable            what must be durable cannot be written
+    │   └── SchemaOld               the database's tables are those of another version
+    ├── BackgroundUnavailable       the queue of background runs cannot be reached
     ├── ConfigStale                 this replica may be behind the others and must not decide
     └── ConfigError                 files or settings are wrong; carries every problem
 """
@@ -106,6 +109,10 @@ class EffectSettled(GatewayError):
     """An effect that is not to be settled or repeated: its outcome is known, or somebody is making it."""
 
 
+class RunEnded(GatewayError):
+    """A run that is not to be begun again: it is under way, or has completed."""
+
+
 class RateLimited(GatewayError):
     """Too much at once; `retry_after_s` says how long to wait, where that is known."""
 
@@ -114,6 +121,10 @@ class RateLimited(GatewayError):
 
 class QueueFull(RateLimited):
     """Every place at a model's backends is taken, and as many wait for one as may."""
+
+
+class BudgetExceeded(GatewayError):
+    """What may be spent is spent, or would be by this turn; sent again at once, it would be refused again."""
 
 
 class UpstreamError(GatewayError):
@@ -190,6 +201,18 @@ class ToolsAway(GatewayError):
 
 class StoreUnavailable(GatewayError):
     """Something that has to be durable could not be written or read."""
+
+    retryable = True
+
+
+class SchemaOld(StoreUnavailable):
+    """The database's tables are not those of this version, and somebody else decides when they change."""
+
+    retryable = False
+
+
+class BackgroundUnavailable(GatewayError):
+    """Background work cannot be taken on: its queue cannot be reached. What is answered at once is not affected."""
 
     retryable = True
 

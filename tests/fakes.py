@@ -197,8 +197,8 @@ class KeptJournal(MemoryJournal):
         self.kept: list[JournalEntry] = []
         self._fails = fails
 
-    async def append(self, entries: Sequence[JournalEntry]) -> None:
+    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False) -> None:
         if self._fails is not None:
             raise self._fails
-        await super().append(entries)
+        await super().append(entries, held_by=held_by, hasty=hasty)
         self.kept += entries

@@ -59,6 +59,16 @@ class Served:
             is_json = response.content_type == "application/json"
             return response.status, _lower(response.headers), await (response.json() if is_json else response.text())
 
+    async def ask(self, method: str, path: str, body: Any, **headers: str) -> tuple[int, Mapping[str, str], Any]:
+        """Any method; a GET takes no body."""
+        if method == "GET":
+            return await self.get(path, **headers)
+        if method == "POST":
+            return await self.post(path, body, **headers)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.http.request(method, self.url + path, headers=named) as response:
+            return response.status, _lower(response.headers), await response.json()
+
     async def raw_stream(self, body: Any, **headers: str) -> bytes:
         """The bytes of a streamed answer."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -97,8 +107,9 @@ async def serving(
     routes: Mapping[str, Mapping[str, Any]] | None = None,
     plugins: Mapping[str, str] | None = None,
     settings: Settings | None = None,
+    **options: Any,
 ) -> AsyncIterator[Served]:
-    """Serve a configuration.
+    """Serve a configuration; `options` are `open_gateway`'s.
 
     Args:
         folder: an empty folder of the test.
@@ -106,6 +117,7 @@ async def serving(
         routes: route files by name without `.yaml`; their `route` is the name unless they say otherwise.
         plugins: plugin files by name without `.py`; the configuration's `tools.plugins` names `plugins` then.
         settings: the environment; an empty one by default.
+        options: handed on.
     """
     whole: dict[str, Any] = {"storage": {"database": f"sqlite:///{folder / 'hermes.db'}"}, **config}
     if plugins is not None:
@@ -119,7 +131,7 @@ async def serving(
         write_route(folder, name, route)
     async with (
         open_gateway(
-            folder / "gateway.yaml", folder / "routes", settings or Settings(_env_file=None), root=folder
+            folder / "gateway.yaml", folder / "routes", settings or Settings(_env_file=None), root=folder, **options
         ) as gateway,
         listening(gateway) as url,
         aiohttp.ClientSession() as http,
@@ -138,7 +150,15 @@ async def listening(gateway: Gateway) -> AsyncIterator[str]:
     """Put a gateway on a free port; its address."""
     server = uvicorn.Server(
         uvicorn.Config(
-            gateway.app, loop="none", http=Connection, ws="none", lifespan="off", log_config=None, access_log=False
+            gateway.app,
+            loop="none",
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            # As the program does: uvicorn would take the word of whoever is on this machine.
+            proxy_headers=False,
         )
     )
     # The protocol is named, or the event loop leaves Nagle's algorithm on: 40 ms an answer.

@@ -37,6 +37,7 @@ from gateway.config.variables import Variables
 from gateway.errors import Problem, UpstreamError
 from gateway.observe.events import EventType
 from gateway.observe.metrics import BackendStanding, Metrics
+from gateway.observe.runs_metrics import RunsMetrics
 from gateway.routing.decision import Candidate, Decision
 from gateway.routing.explain import REASONS
 from gateway.routing.scripts import LANGUAGES
@@ -312,6 +313,7 @@ def metrics_in_code() -> dict[str, tuple[str, set[str]]]:
     metrics.show_calls(float, float, float)
     metrics.show_servers(lambda: {"docs": True}, lambda: {"docs": 0})
     registry: CollectorRegistry = metrics.registry
+    RunsMetrics(registry, dict)
     labels = {
         name: set(getattr(collector, "label_names", getattr(collector, "_labelnames", ())))
         for collector, names in registry._collector_to_names.items()

@@ -283,18 +283,30 @@ async def test_endpoints_of_the_page_are_served_with_and_without_a_key(tmp_path:
     async with gateway_with(tmp_path) as served:
         for row in rows(text_of("api"), "endpoint", "needs", "does"):
             method, path = code(row["endpoint"])[0].split()
-            path = path.replace("{name}", "fast").replace("{trace_id}", "0" * 32)
+            path = re.sub(r"{\w+_id}", "0" * 32, path.replace("{name}", "fast"))
             chat = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
+            if path.endswith("/responses"):
+                chat = {"model": "auto", "input": "hello"}
+            elif "conversations" in path:
+                chat = {}
             results = []
             for key in (None, "trial-key-1", "app-key-1"):
                 sent = {} if key is None else {"x_api_key": key}
                 body = {} if path.startswith("/v1/config") else chat
-                answer = await (served.post(path, body, **sent) if method == "POST" else served.get(path, **sent))
-                results.append(answer[0])
-                assert re.fullmatch(r"[0-9a-f]{32}", answer[1]["x-gateway-trace"])
-                assert answer[1]["x-request-id"] == f"req_{answer[1]['x-gateway-trace']}"
-            allowed = 404 if "trace_id" in row["endpoint"] else 200
-            # There is nothing to go back to yet, no effect to run again, and a chat says nothing of one.
-            done = 404 if "rollback" in path or "retry" in path else 400 if "settle" in path else 200
+                body = {"name": "n"} if path == "/v1/keys" else body
+                sending = served.http.request(
+                    method,
+                    served.url + path,
+                    json=None if method == "GET" else body,
+                    headers={name.replace("_", "-"): value for name, value in sent.items()},
+                )
+                async with sending as answer:
+                    results.append(answer.status)
+                    assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-gateway-trace"])
+                    assert answer.headers["x-request-id"] == f"req_{answer.headers['x-gateway-trace']}"
+            allowed = 404 if "_id}" in row["endpoint"] else 200
+            # There is nothing to go back to yet, no effect to run again, and a chat says nothing of one, nor of a key.
+            nothing = "rollback" in path or "retry" in path or method == "DELETE"
+            done = 404 if nothing else 400 if "settle" in path or "{key_id}" in row["endpoint"] else 200
             needed = {"nothing": [200, 200, 200], "a key": [401, allowed, allowed]}.get(row["needs"], [401, 403, done])
             assert results == needed, row["endpoint"]

@@ -31,6 +31,11 @@ class Server:
         with redis.Redis(port=self.port) as client:
             client.flushall()
 
+    def forget_scripts(self) -> None:
+        """Know no script any more, as after a restart."""
+        with redis.Redis(port=self.port) as client:
+            client.script_flush()
+
     def make_new(self) -> None:
         """Be as one that nobody has ever used, and known as such: no reload waits for leases that it may have forgotten."""
         self.empty()

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import unquote
 
+from msgspec.structs import replace as replaced
 from starlette.types import Scope
 
+from gateway.api.address import address_of
 from gateway.api.local import refuse_strangers
 from gateway.errors import InvalidRequest, NotAllowed
-from gateway.security.keys import KeyRing
+from gateway.security.keys import LOCAL, KeyRing
 from gateway.security.principal import Principal
 from gateway.turn.prepare import Wishes
 
@@ -20,9 +22,10 @@ from gateway.turn.prepare import Wishes
 _SPECIAL = frozenset({b"idempotency-key", b"x-stainless-retry-count"})
 # Longer than any key that means to be one.
 _LONGEST_KEY = 255
+_LONGEST_USER = 256
 
 
-def read_headers(
+async def read_headers(
     scope: Scope, keys: KeyRing, now: float, forward: frozenset[str] = frozenset()
 ) -> tuple[Principal, Wishes]:
     """The caller, and what the headers wish for; of the others, those that `forward` names are kept.
@@ -31,6 +34,7 @@ def read_headers(
         Unauthenticated: no key, or an unknown one.
         NotAllowed: a header that this key may not set; without keys, a request that a foreign page sent.
         InvalidRequest: a header that cannot be read.
+        StoreUnavailable: it cannot be found out whose key it is.
     """
     authorization: str | None = None
     api_key: str | None = None
@@ -45,9 +49,12 @@ def read_headers(
         elif name.startswith(b"x-gateway-") or name in _SPECIAL:
             # White space around a value is none of it (RFC 9110, 5.5); the parser leaves what stands behind.
             special[name] = str(value.strip(b" \t"), "latin-1")
-    principal = keys.identify(authorization, api_key, now)
-    if keys.open:
+    principal = await keys.identify(authorization, api_key, now)
+    if principal is LOCAL:
         refuse_strangers(scope)
+        principal = replaced(principal, address=address_of(scope, keys.trusted_proxies))
+    if keys.user_headers or keys.session_headers:
+        _named_elsewhere(scope, keys, principal, special)
     if special:
         principal, wishes = _with_special(principal, special)
     else:
@@ -58,14 +65,26 @@ def read_headers(
     return principal, wishes
 
 
-def caller(scope: Scope, keys: KeyRing, now: float, *, role: str | None = None) -> Principal:
+def for_user(principal: Principal, user: str | None) -> Principal:
+    """The same caller with the end user that the body of a request names, where the key may name one and no header did.
+
+    Raises:
+        InvalidRequest: it is none that could be kept.
+    """
+    if not user or principal.user is not None or "set_user" not in principal.roles:
+        return principal
+    return replaced(principal, user=_end_user(user, "user"))
+
+
+async def caller(scope: Scope, keys: KeyRing, now: float, *, role: str | None = None) -> Principal:
     """The caller of a gateway endpoint.
 
     Raises:
         Unauthenticated: no key, or an unknown one.
         NotAllowed: the key lacks `role`.
+        StoreUnavailable: it cannot be found out whose key it is.
     """
-    principal, _ = read_headers(scope, keys, now)
+    principal, _ = await read_headers(scope, keys, now)
     if role is not None and role not in principal.roles:
         raise NotAllowed(f"This needs a key with the role `{role}`.")
     return principal
@@ -74,21 +93,34 @@ def caller(scope: Scope, keys: KeyRing, now: float, *, role: str | None = None) 
 _NO_WISHES = Wishes()
 
 
+def _named_elsewhere(scope: Scope, keys: KeyRing, principal: Principal, special: dict[bytes, str]) -> None:
+    """Take end user and session from the headers that the configuration names, where the gateway's own are not there.
+
+    A user that a key without the role names is nobody's word, and left alone: such headers belong to other programs.
+    """
+    sent = {name: str(value, "latin-1") for name, value in scope["headers"] if value}
+    user = next((sent[name] for name in keys.user_headers if name in sent), None)
+    if user is not None and "set_user" in principal.roles:
+        special.setdefault(b"x-gateway-user", user)
+    session = next((sent[name] for name in keys.session_headers if name in sent), None)
+    if session is not None:
+        special.setdefault(b"x-gateway-session", session)
+
+
+def _end_user(name: str, param: str) -> str:
+    if len(name) > _LONGEST_USER or not name.isprintable():
+        raise InvalidRequest(
+            f"`{param}` must name an end user in 1 to {_LONGEST_USER} printable characters.", param=param
+        )
+    return name
+
+
 def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Principal, Wishes]:
     user = special.get(b"x-gateway-user")
     if user:
         if "set_user" not in principal.roles:
             raise NotAllowed("`x-gateway-user` needs a key with the role `set_user`.")
-        principal = Principal(
-            principal.key_id,
-            principal.team,
-            unquote(user),
-            principal.roles,
-            principal.tags,
-            principal.models,
-            principal.routes,
-            principal.tools,
-        )
+        principal = replaced(principal, user=_end_user(unquote(user), "x-gateway-user"))
     tags = frozenset(unquote(tag.strip()) for tag in special.get(b"x-gateway-tags", "").split(",") if tag.strip())
     if tags and "set_tags" not in principal.roles:
         raise NotAllowed("`x-gateway-tags` needs a key with the role `set_tags`.")

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace as replaced
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.auth import read_headers
+from gateway.api.address import origin_of
+from gateway.api.auth import for_user, read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
-from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
+from gateway.api.http import ClientGone, read_body, send_error, send_json
+from gateway.api.services import Drain
 from gateway.api.sse import SILENCE_S, ChatStream
+from gateway.api.standing import standing_headers
+from gateway.api.told import answer_headers
 from gateway.chat.answer import Choice
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.codecs.functions import FunctionsWriter, functions_answer
@@ -25,7 +31,11 @@ from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
 from gateway.errors import Draining, GatewayError
-from gateway.security.principal import Principal
+from gateway.runs.chat import chat_run, wants_background
+from gateway.runs.seam import Runs
+from gateway.runs.view import summary
+from gateway.security.principal import NOWHERE, Origin, Principal
+from gateway.store.run_records import RunRow
 from gateway.turn.context import Turn
 from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
@@ -48,34 +58,55 @@ class ChatCompletions:
         turns: runs turns.
         versions: where the active version is.
         clock: time.
+        runs: takes on what is asked for as a background run.
+        drain: whether this process is about to stop.
         silence_s: seconds without a byte after which a stream gets a comment.
     """
 
     def __init__(
-        self, turns: Turns, versions: Versioned[Snapshot], clock: Clock, *, silence_s: float = SILENCE_S
+        self,
+        turns: Turns,
+        versions: Versioned[Snapshot],
+        clock: Clock,
+        runs: Runs,
+        drain: Drain,
+        *,
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._turns = turns
         self._versions = versions
         self._clock = clock
+        self._runs = runs
+        self._drain = drain
         self._silence_s = silence_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         trace_id: str = scope[TRACE_ID]
         principal: Principal | None = None
+        origin = NOWHERE
         try:
             snapshot = self._versions.serving
-            principal, wishes = read_headers(scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers)
+            origin = origin_of(scope, snapshot.keys.trusted_proxies)
+            principal, wishes = await read_headers(
+                scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers
+            )
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
             body = await read_body(scope, receive, limit_bytes)
             request = decode_request(body)
+            principal = for_user(principal, request.user)
+            if wants_background(request):
+                self._drain.refuse()
+                new = chat_run(request, body, principal, wishes, trace_id, self._clock.now())
+                await send_json(send, 202, _taken_on(await self._runs.submit(new), request.model))
+                return
         except ClientGone:
             return
         except GatewayError as error:
-            self._turns.refuse(trace_id, principal, ENDPOINT, error)
+            self._turns.refuse(trace_id, principal, ENDPOINT, error, origin)
             await send_error(send, describe(error))
             return
-        exchange = _Exchange(self._turns, trace_id, principal, request, body, wishes, send, self._silence_s)
+        exchange = _Exchange(self._turns, trace_id, principal, request, body, wishes, origin, send, self._silence_s)
         await exchange.run(receive)
 
 
@@ -90,6 +121,7 @@ class _Exchange:
         request: ChatRequest,
         body: bytes,
         wishes: Wishes,
+        origin: Origin,
         send: Send,
         silence_s: float,
     ) -> None:
@@ -99,6 +131,7 @@ class _Exchange:
         self._request = request
         self._body = body
         self._wishes = wishes
+        self._origin = origin
         self._send = send
         self._silence_s = silence_s
         self._stream: ChatStream | None = None
@@ -115,13 +148,22 @@ class _Exchange:
         watch = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._start_watching, receive, task.cancel)
         try:
             result = await self._turns.answer(
-                self._trace_id, self._principal, self._request, self._wishes, ENDPOINT, self._begun, self._body
+                self._trace_id,
+                self._principal,
+                self._request,
+                self._wishes,
+                ENDPOINT,
+                self._begun,
+                self._body,
+                self._origin,
             )
             await self._complete(result)
             if self._turn is not None and self._turn.joinable is not None:
                 self._turns.joining.delivered(self._turn.joinable)
         except GatewayError as error:
             answer = describe(error)
+            if self._turn is not None and self._turn.standing is not None:
+                answer = replaced(answer, headers=(*answer.headers, *standing_headers(self._turn.standing)))
             self._answered = True
             if self._stream is not None and self._stream.started:
                 await self._stream.fail(answer)
@@ -169,7 +211,7 @@ class _Exchange:
         self._stream = ChatStream(
             self._send,
             lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
-            lambda: _headers(turn),
+            lambda: answer_headers(turn),
             include_usage=turn.request.include_usage,
             silence_s=self._silence_s,
         )
@@ -182,7 +224,7 @@ class _Exchange:
         if self._stream is None:
             assert result.body is not None
             body = functions_answer(result.body) if self._turn.request.functions else result.body
-            await send_json(self._send, 200, body, _headers(self._turn))
+            await send_json(self._send, 200, body, answer_headers(self._turn))
         elif not self._stream.ended:
             await _send_whole(self._stream, result, self._turn)
 
@@ -207,31 +249,12 @@ async def _send_whole(stream: ChatStream, result: TurnResult, turn: Turn) -> Non
     await stream.finish(None, turn.replayed_usage or turn.usage)
 
 
-def _headers(turn: Turn) -> Headers:
-    if turn.replayed is not None:
-        return _told_again(turn.replayed)
-    decision = turn.decision
-    headers: Headers = [
-        (b"x-gateway-version", decision.version.encode()),
-        (b"x-gateway-route", decision.route.encode() if decision.route else b"-"),
-        (b"x-gateway-strategy", decision.strategy.encode()),
-        (b"x-gateway-model", turn.answering.encode()),
-        (b"x-gateway-backend", (turn.backend or "-").encode()),
-    ]
-    if turn.recalled:
-        headers.append((b"x-gateway-replayed", b"true"))
-    if decision.score is not None:
-        headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
-    return headers
-
-
-def _told_again(told: Mapping[str, Any]) -> Headers:
-    """The headers of an answer that was given before."""
-    headers: Headers = [
-        (f"x-gateway-{name}".encode(), str(told.get(name) or "-").encode())
-        for name in ("version", "route", "strategy", "model", "backend")
-    ]
-    if told.get("score") is not None:
-        headers.append((b"x-gateway-score", f"{told['score']:.4f}".encode()))
-    headers.append((b"x-gateway-replayed", b"true"))
-    return headers
+def _taken_on(run: RunRow, model: str) -> bytes:
+    """What a client gets that asked for a run: an answer without choices, under the run's id."""
+    shown: dict[str, Any] = {
+        **summary(run),
+        "created": int(run.created_at),
+        "model": model,
+        "choices": [],
+    }
+    return msgspec.json.encode(shown)

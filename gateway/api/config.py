@@ -33,17 +33,17 @@ def config_endpoints(services: Services) -> APIRouter:
 
     @router.get("/config")
     async def show(request: Request) -> dict[str, Any]:
-        caller(request.scope, services.versions.current.keys, services.clock.now())
+        await caller(request.scope, services.versions.current.keys, services.clock.now())
         return await _state(services)
 
     @router.post("/reload")
     async def reload(request: Request) -> JSONResponse:
-        caller(request.scope, services.versions.current.keys, services.clock.now(), role="admin")
+        await caller(request.scope, services.versions.current.keys, services.clock.now(), role="admin")
         return await _changed(services, services.replica.reload)
 
     @router.post("/config/rollback")
     async def roll_back(request: Request) -> JSONResponse:
-        caller(request.scope, services.versions.current.keys, services.clock.now(), role="admin")
+        await caller(request.scope, services.versions.current.keys, services.clock.now(), role="admin")
         body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
         try:
             wanted = msgspec.json.decode(body, type=_Rollback) if body.strip() else _Rollback()

@@ -36,12 +36,12 @@ def effects_endpoints(services: Services) -> APIRouter:
     """All three endpoints."""
     router = APIRouter()
 
-    def admin(request: Request) -> Principal:
-        return caller(request.scope, services.versions.serving.keys, services.clock.now(), role="admin")
+    async def admin(request: Request) -> Principal:
+        return await caller(request.scope, services.versions.serving.keys, services.clock.now(), role="admin")
 
     @router.get("/effects")
     async def list_effects(request: Request) -> dict[str, Any]:
-        admin(request)
+        await admin(request)
         asked = request.query_params
         unknown = sorted(set(asked) - {"limit", "after", "status"})
         if unknown:
@@ -59,7 +59,7 @@ def effects_endpoints(services: Services) -> APIRouter:
 
     @router.post("/effects/{effect_id}/settle")
     async def settle(request: Request, effect_id: str) -> dict[str, Any]:
-        by = admin(request).owner
+        by = (await admin(request)).owner
         body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
         try:
             said = msgspec.json.decode(body, type=_Settled)
@@ -72,7 +72,7 @@ def effects_endpoints(services: Services) -> APIRouter:
 
     @router.post("/effects/{effect_id}/retry")
     async def retry(request: Request, effect_id: str) -> dict[str, Any]:
-        admin(request)
+        await admin(request)
         services.drain.refuse()
         seen = await services.settling.open(effect_id, "unknown", "failed")
         trace_id: str = request.scope[TRACE_ID]

@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from gateway.errors import (
+    BackgroundUnavailable,
     BodyTooLarge,
+    BudgetExceeded,
     ConfigError,
     ConfigStale,
     ContextTooLong,
@@ -26,6 +28,8 @@ from gateway.errors import (
     NotFound,
     QueueFull,
     RateLimited,
+    RunEnded,
+    SchemaOld,
     StoreUnavailable,
     ToolFailed,
     ToolsAway,
@@ -52,8 +56,10 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     NotFound: (404, "invalid_request_error", "not_found"),
     IdempotencyConflict: (409, "invalid_request_error", "idempotency_conflict"),
     EffectSettled: (409, "invalid_request_error", "effect_settled"),
+    RunEnded: (409, "invalid_request_error", "run_ended"),
     RateLimited: (429, "rate_limit_error", "rate_limit_exceeded"),
     QueueFull: (429, "rate_limit_error", "queue_full"),
+    BudgetExceeded: (429, "insufficient_quota", "insufficient_quota"),
     UpstreamError: (502, "upstream_error", "upstream_error"),
     UpstreamRefused: (502, "upstream_error", "upstream_error"),
     UpstreamDenied: (502, "upstream_error", "upstream_error"),
@@ -65,6 +71,8 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     Draining: (503, "server_error", "draining"),
     ToolsAway: (503, "server_error", "tools_unavailable"),
     StoreUnavailable: (503, "server_error", "store_unavailable"),
+    SchemaOld: (503, "server_error", "schema_old"),
+    BackgroundUnavailable: (503, "server_error", "background_unavailable"),
     ConfigStale: (503, "server_error", "config_stale"),
     ConfigError: (400, "invalid_request_error", "config_invalid"),
 }

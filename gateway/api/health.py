@@ -27,11 +27,13 @@ def health_endpoints(services: Services) -> APIRouter:
         snapshot = services.versions.serving
         if away := services.away():
             raise ToolsAway(f"Required tool servers are away: {', '.join(away)}.")
-        return JSONResponse({"status": "ready", "version": str(snapshot.version)})
+        # Without its queue a gateway still answers: only background runs are not taken on.
+        background = "ready" if services.runs.reachable else "unavailable"
+        return JSONResponse({"status": "ready", "version": str(snapshot.version), "background": background})
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
-        principal = caller(request.scope, services.versions.current.keys, services.clock.now())
+        principal = await caller(request.scope, services.versions.current.keys, services.clock.now())
         if not principal.roles & {"admin", "metrics"}:
             raise NotAllowed("This needs a key with the role `metrics` or `admin`.")
         return Response(await services.together.scrape(), media_type=CONTENT_TYPE)

@@ -18,13 +18,13 @@ def models_endpoints(services: Services) -> APIRouter:
     @router.get("/models")
     async def list_models(request: Request) -> dict[str, Any]:
         snapshot = services.versions.serving
-        principal = caller(request.scope, snapshot.keys, services.clock.now())
+        principal = await caller(request.scope, snapshot.keys, services.clock.now())
         return {"object": "list", "data": [_model(name, snapshot) for name in snapshot.names_for(principal)]}
 
     @router.get("/models/{name:path}")
     async def get_model(request: Request, name: str) -> dict[str, Any]:
         snapshot = services.versions.serving
-        principal = caller(request.scope, snapshot.keys, services.clock.now())
+        principal = await caller(request.scope, snapshot.keys, services.clock.now())
         if name not in snapshot.names_for(principal):
             snapshot.meant_by(name, principal)  # raises, unless a wildcard means it
         return _model(name, snapshot)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from gateway.api.auth import read_headers
+from gateway.api.auth import for_user, read_headers
 from gateway.api.http import read_body
 from gateway.api.services import Services
 from gateway.chat.codecs.chat_completions import decode_request
@@ -21,9 +21,10 @@ def route_endpoints(services: Services) -> APIRouter:
     @router.post("/route")
     async def route(request: Request) -> dict[str, Any]:
         snapshot = services.versions.serving
-        principal, wishes = read_headers(request.scope, snapshot.keys, services.clock.now())
+        principal, wishes = await read_headers(request.scope, snapshot.keys, services.clock.now())
         limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
         chat = decode_request(await read_body(request.scope, request.receive, limit_bytes))
+        principal = for_user(principal, chat.user)
         # What decides is what is active now, not what was when the request began to arrive.
         lease = services.versions.acquire()
         try:

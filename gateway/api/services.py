@@ -10,10 +10,16 @@ from gateway.clock import Clock
 from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
 from gateway.errors import Draining
+from gateway.observe.usage import UsageWriter
+from gateway.runs.acceptance import Acceptance
+from gateway.security.key_book import KeyBook
 from gateway.store.kept import KeptRoutes
+from gateway.store.key_records import Keys
 from gateway.store.store import Traces
+from gateway.store.usage_records import Usages
 from gateway.tools.courier import Courier
 from gateway.tools.settling import Settling
+from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 
@@ -39,9 +45,15 @@ class Services:
     replica: Replica[Snapshot]
     kept: KeptRoutes
     traces: Traces
+    keys: Keys
+    book: KeyBook
+    usage: Usages
+    used: UsageWriter
     together: Together
     settling: Settling
     courier: Courier
     clock: Clock
     drain: Drain
     away: Callable[[], Sequence[str]]
+    runs: Acceptance
+    responding: Responding

@@ -21,7 +21,7 @@ from gateway.chat.usage import Usage
 
 SILENCE_S = 15.0
 
-_STREAM_HEADERS: Headers = [
+STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -121,7 +121,7 @@ class ChatStream:
         if not self.started:
             self.started = True
             await self._send(
-                {"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEADERS, *self._headers()]}
+                {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers()]}
             )
         if last:
             self.ended = True

@@ -17,7 +17,7 @@ def tools_endpoints(services: Services) -> APIRouter:
     @router.get("/tools")
     async def list_tools(request: Request) -> dict[str, Any]:
         snapshot = services.versions.serving
-        principal = caller(request.scope, snapshot.keys, services.clock.now())
+        principal = await caller(request.scope, snapshot.keys, services.clock.now())
         specs = [spec for spec in snapshot.tools.specs.values() if snapshot.tools.allowed(spec, principal)]
         return {
             "object": "list",

@@ -24,7 +24,7 @@ def traces_endpoints(services: Services) -> APIRouter:
 
     @router.get("/traces")
     async def list_traces(request: Request) -> dict[str, Any]:
-        owner = _owner(caller(request.scope, services.versions.serving.keys, services.clock.now()))
+        owner = _owner(await caller(request.scope, services.versions.serving.keys, services.clock.now()))
         unknown = sorted(set(request.query_params) - {"limit", "after"})
         if unknown:
             raise InvalidRequest(
@@ -38,7 +38,7 @@ def traces_endpoints(services: Services) -> APIRouter:
 
     @router.get("/traces/{trace_id}")
     async def get_trace(request: Request, trace_id: str) -> dict[str, Any]:
-        owner = _owner(caller(request.scope, services.versions.serving.keys, services.clock.now()))
+        owner = _owner(await caller(request.scope, services.versions.serving.keys, services.clock.now()))
         await services.together.flush(_FLUSH_S)
         row = await services.traces.get(trace_id, owner)
         if row is None:

@@ -70,9 +70,10 @@ class Pool:
         backends = [member.backend for tier in self._tiers for member in tier.members]
         return {backend.name: backend.standing(now) for backend in backends}
 
-    def backend_names(self) -> tuple[str, ...]:
+    def backend_names(self, *, fallbacks: bool = True) -> tuple[str, ...]:
         """The backends, in order; those of fallbacks last."""
-        return tuple(member.backend.name for tier in self._tiers for member in tier.members)
+        tiers = self._tiers if fallbacks else self._own
+        return tuple(member.backend.name for tier in tiers for member in tier.members)
 
     async def complete(
         self, call: ModelCall, record: Recorder, prefer: str | None = None, *, fallbacks: bool = True

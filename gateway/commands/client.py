@@ -28,12 +28,19 @@ def auth_headers(settings: Settings) -> dict[str, str]:
 
 async def post_json(settings: Settings, path: str, body: Any, timeout_s: float) -> tuple[int, dict[str, Any]]:
     """What a gateway answers to a POST: status and body. Raises `Unreachable`."""
+    return await send_json(settings, "POST", path, body, timeout_s)
+
+
+async def send_json(
+    settings: Settings, method: str, path: str, body: Any, timeout_s: float = _TIMEOUT_S
+) -> tuple[int, dict[str, Any]]:
+    """What a gateway answers to a request with a body: status and body. Raises `Unreachable`."""
     url = base_url(settings) + path
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(url, json=body, headers=auth_headers(settings)) as response,
+            session.request(method, url, json=body, headers=auth_headers(settings)) as response,
         ):
             answer: dict[str, Any] = await response.json()
             return response.status, answer

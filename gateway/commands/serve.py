@@ -45,9 +45,11 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"Cannot listen on {url_of(host, port)}.", file=sys.stderr)
             return 1
 
+        needs_key = not await gateway.versions.current.keys.is_open()
+
         def listening() -> None:
             address = sock.getsockname()
-            print(how_to_try(address[0], address[1], needs_key=not gateway.versions.current.keys.open), flush=True)
+            print(how_to_try(address[0], address[1], needs_key=needs_key), flush=True)
 
         server = Server(gateway.app, config, gateway.drain, listening)
         await server.serve_on(sock)

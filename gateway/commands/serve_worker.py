@@ -77,12 +77,19 @@ async def _work(wire: socket.socket) -> int:
 
 async def _serve(job: Job, settings: Settings, channel: Channel, siblings: Siblings) -> int:
     async with open_gateway(
-        Path(job.config), Path(job.routes), settings, host=job.host, files=job.files, siblings=siblings
+        Path(job.config),
+        Path(job.routes),
+        settings,
+        host=job.host,
+        files=job.files,
+        siblings=siblings,
+        # Nobody but these processes reaches a server that the supervisor embeds.
+        executes=job.redis is not None,
     ) as gateway:
         siblings.answers.update(gateway.together.answers)
         snapshot = gateway.versions.current
         drain_s = snapshot.config.server.drain_s
-        await channel.send(Prepared(gateway.replica.name, drain_s, needs_key=not snapshot.keys.open))
+        await channel.send(Prepared(gateway.replica.name, drain_s, needs_key=not await snapshot.keys.is_open()))
         proving = asyncio.create_task(_prove(gateway, channel), name="proved")
         try:
             await siblings.go.wait()

@@ -18,6 +18,7 @@ from gateway.config.document import Document, read_document
 from gateway.config.files import Files, display, read_files
 from gateway.config.models import GatewayConfig, RouteConfig
 from gateway.config.names import WILDCARD, ModelNames, fallback_circle
+from gateway.config.schedules import schedule_problems
 from gateway.config.section import NAME_PATTERN
 from gateway.config.unserved import GATEWAY_UNSERVED, ROUTE_UNSERVED
 from gateway.config.validation import validate
@@ -27,7 +28,8 @@ from gateway.settings import Settings, overrides
 
 # What BASE_URL and MODEL_NAME make: the backend's name, and the model's where MODEL_NAME cannot be one.
 ENVIRONMENT_BACKEND: Final = "env"
-RESERVED_KEY_NAMES: Final = frozenset({"admin", "local"})
+RESERVED_KEY_NAMES: Final = frozenset({"admin", "local", "oidc"})
+STORED_KEY_PREFIX: Final = "key_"
 
 
 # What is a replica's own affair or a secret: only that a secret is set is part of the digest.
@@ -183,9 +185,10 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
     if condenser is not None and config.aliases.get(condenser, condenser) not in config.models:
         message = f"there is no model `{condenser}` to condense results{_near(condenser, config.models)}"
         problems.append(document.problem(("tools", "extract", "model"), message))
-    if not config.storage.database.startswith("sqlite:///"):
-        message = "`storage.database` must begin with `sqlite:///`; other databases are not supported by this version"
+    if not config.storage.database.startswith(("sqlite:///", "postgresql://", "postgres://", "postgresql+asyncpg://")):
+        message = "`storage.database` must begin with `sqlite:///` or `postgresql://`; others are not supported"
         problems.append(document.problem(("storage", "database"), message))
+    problems += schedule_problems(config, document)
     return problems + _key_problems(config, document)
 
 
@@ -231,8 +234,18 @@ def _key_problems(config: GatewayConfig, document: Document) -> list[Problem]:
         place = ("keys", "static", name)
         # Every stored row bears its owner: the key's name, then `/` and the end user where there is one.
         if name in RESERVED_KEY_NAMES or "/" in name:
-            message = f"a key must not be named `{name}`: `admin` and `local` are taken, and `/` parts key and user"
+            message = (
+                f"a key must not be named `{name}`: `admin`, `local` and `oidc` are taken, and `/` parts key and user"
+            )
             problems.append(document.problem(place, message))
+        if name.startswith(STORED_KEY_PREFIX):
+            message = (
+                f"a key must not be named `{name}`: names in `{STORED_KEY_PREFIX}` are those of keys in the database"
+            )
+            problems.append(document.problem(place, message))
+        if key.team is not None and key.team not in config.teams:
+            message = f"there is no team `{key.team}`{_near(key.team, config.teams)}"
+            problems.append(document.problem((*place, "team"), message))
         if key.key in seen:
             message = f"the keys `{seen[key.key]}` and `{name}` have the same value; nobody could tell them apart"
             problems.append(document.problem(place, message))

@@ -12,12 +12,22 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from gateway.chat.schemas.dialect import SchemaDialect
 from gateway.config.http_tools import HttpServiceConfig
+from gateway.config.limits import (
+    Budgets,
+    CallerBudgets,
+    CallerLimits,
+    Limits,
+    OidcConfig,
+    PriceConfig,
+    Role,
+    TeamConfig,
+)
 from gateway.config.mcp_servers import McpServerConfig
-from gateway.config.section import Name, NonEmpty, Section
+from gateway.config.runs import RunsConfig, WebhookConfig
+from gateway.config.section import Name, NonEmpty, Section, no_truth_value
 
 # A model's name may hold one `*`, which stands for one character or more.
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._/:*-]{0,63}$")]
@@ -40,15 +50,9 @@ def _free_params(value: dict[str, Any]) -> dict[str, Any]:
 Params = Annotated[dict[str, Any], AfterValidator(_free_params)]
 
 
-def _no_truth_value(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise PydanticCustomError("float_type", "a truth value is no number")
-    return value
-
-
 # What routes are compared by, and how far ahead of the second the best one is.
-Score = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=-1, le=1)]
-Margin = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, le=2)]
+Score = Annotated[float, BeforeValidator(no_truth_value), Field(ge=-1, le=1)]
+Margin = Annotated[float, BeforeValidator(no_truth_value), Field(ge=0, le=2)]
 
 
 class ServerConfig(Section):
@@ -57,8 +61,21 @@ class ServerConfig(Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     body_limit_mb: float = Field(default=20, gt=0, description="Largest request body, in MiB.")
+    trusted_proxies: tuple[NonEmpty, ...] = Field(
+        default=(), description="Addresses and networks of proxies whose word on the client's address counts."
+    )
     turn_timeout_s: float = Field(default=300, gt=0)
     drain_s: float = Field(default=30, ge=0)
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            try:
+                ipaddress.ip_network(each)
+            except ValueError as error:
+                raise ValueError(f"{each!r} is no address and no network such as 10.0.0.0/8") from error
+        return value
 
 
 class StorageConfig(Section):
@@ -132,6 +149,9 @@ class BackendConfig(Section):
     tool_schemas: SchemaDialect | None = Field(
         default=None,
         description="The dialect of JSON Schema that tools are described in; by default what suits the provider.",
+    )
+    price: PriceConfig | Literal["free"] | None = Field(
+        default=None, description="What tokens cost. Default: what the price list of litellm says."
     )
 
     @field_validator("provider")
@@ -224,6 +244,7 @@ class ModelConfig(Section):
     )
     tools: tuple[NonEmpty, ...] | None = None
     cache: CacheConfig | None = None
+    limits: Limits = Limits()
 
     @field_validator("backends", mode="before")
     @classmethod
@@ -338,15 +359,21 @@ class ToolsConfig(Section):
     outbound: OutboundConfig = OutboundConfig()
 
 
+HeaderName = Annotated[str, AfterValidator(str.lower), StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+
+
 class StaticKey(Section):
     """A key that stands in the configuration itself."""
 
     key: NonEmpty = Field(repr=False)
-    roles: tuple[Literal["admin", "approver", "set_user", "set_tags", "metrics"], ...] = ()
+    team: Name | None = None
+    roles: tuple[Role, ...] = ()
     tags: tuple[NonEmpty, ...] = ()
     models: tuple[NonEmpty, ...] | None = None
     routes: tuple[NonEmpty, ...] | None = None
     tools: tuple[NonEmpty, ...] | None = None
+    limits: Limits = Limits()
+    budgets: Budgets = Budgets()
 
 
 class KeysConfig(Section):
@@ -355,6 +382,9 @@ class KeysConfig(Section):
     auth: Literal["auto", "required"] = "auto"
     admin_key: NonEmpty | None = Field(default=None, repr=False)
     static: dict[Name, StaticKey] = Field(default_factory=dict)
+    user_headers: tuple[HeaderName, ...] = ()
+    session_headers: tuple[HeaderName, ...] = ()
+    oidc: OidcConfig | None = None
 
 
 class LogConfig(Section):
@@ -402,8 +432,13 @@ class GatewayConfig(Section):
     router: RouterConfig
     tools: ToolsConfig = ToolsConfig()
     keys: KeysConfig = KeysConfig()
+    teams: dict[Name, TeamConfig] = Field(default_factory=dict)
+    limits: CallerLimits = CallerLimits()
+    budgets: CallerBudgets = CallerBudgets()
     idempotency: IdempotencyConfig = IdempotencyConfig()
+    runs: RunsConfig = RunsConfig()
     observe: ObserveConfig = ObserveConfig()
+    webhooks: dict[Name, WebhookConfig] = Field(default_factory=dict)
 
 
 class When(Section):
@@ -453,6 +488,7 @@ class RouteConfig(Section):
     max_turn_tokens: int | None = Field(default=None, ge=1)
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
+    limits: Limits = Limits()
 
     @model_validator(mode="after")
     def _can_match(self) -> RouteConfig:

@@ -12,6 +12,13 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
+def no_truth_value(value: Any) -> Any:
+    """For numbers with conditions of their own: Python counts `True` as 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "a truth value is no number")
+    return value
+
+
 class Section(BaseModel):
     """Base of every section: unknown keys are errors, values are frozen, `true` is no number."""
 

@@ -9,7 +9,6 @@ from typing import Final
 
 _GATEWAY: Final = (
     "server.public_url",
-    "server.trusted_proxies",
     "server.cors_origins",
     "backends.*.capabilities.parallel_tools",
     "backends.*.capabilities.streaming",
@@ -17,22 +16,14 @@ _GATEWAY: Final = (
     "backends.*.capabilities.developer_role",
     "backends.*.capabilities.alternation",
     "backends.*.capabilities.text_tool_calls",
-    "backends.*.price",
-    "models.*.limits",
-    "keys.user_headers",
-    "keys.session_headers",
-    "teams",
-    "limits",
-    "budgets",
     "approvals",
     "on_failure",
     "context",
     "privacy",
-    "runs",
+    "runs.join_timeout_s",
     "observe.otlp",
-    "webhooks",
 )
-_ROUTE: Final = ("context", "privacy", "on_failure", "limits")
+_ROUTE: Final = ("context", "privacy", "on_failure")
 
 GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
 ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)

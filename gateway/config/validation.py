@@ -20,7 +20,9 @@ from gateway.errors import Problem
 M = TypeVar("M", bound=BaseModel)
 
 # Values that stand under these keys are never shown in a message.
-_SECRET: Final = frozenset({"key", "api_key", "api_keys", "admin_key", "headers", "database", "base_url", "redis"})
+_SECRET: Final = frozenset(
+    {"key", "api_key", "api_keys", "admin_key", "headers", "database", "base_url", "redis", "secret", "url"}
+)
 _NAME: Final = "1 to 64 letters, digits or `. _ / : -`, beginning with a letter or a digit"
 _WANTED: Final[Mapping[str, str]] = {
     "string_type": "text",

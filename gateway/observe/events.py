@@ -14,11 +14,13 @@ from gateway.clock import Clock
 EventType = Literal[
     "request.received",
     "request.refused",
+    "budget.warned",
     "decision.made",
     "hidden.restored",
     "hidden.kept",
     "tools.offered",
     "tools.withheld",
+    "tools.left_out",
     "cache.asked",
     "cache.failed",
     "round.started",
@@ -85,6 +87,10 @@ class Recorder:
         self.events: list[Event] = []
         self._clock = clock
         self._live = live
+
+    def follow(self, listener: LiveSubscriber) -> None:
+        """Tell one more listener of every event from now on."""
+        self._live = (*self._live, listener)
 
     def emit(self, kind: EventType, **data: Any) -> None:
         """Record one event. `data` must be encodable as JSON."""

@@ -120,7 +120,8 @@ class LogSubscriber:
             return
         fields: dict[str, Any] = {name: last[name] for name in _SHOWN if last.get(name) is not None}
         if trace.events and "endpoint" in trace.events[0].data:
-            fields.setdefault("endpoint", trace.events[0].data["endpoint"])
+            for name in ("endpoint", "peer", "address"):
+                fields.setdefault(name, trace.events[0].data.get(name))
         fields["trace_id"] = trace.trace_id
         fields["owner"] = trace.owner
         if status < 400:

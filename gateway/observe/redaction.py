@@ -78,6 +78,10 @@ def secrets_of(config: GatewayConfig) -> Iterator[str]:
         if isinstance(server, RemoteEncoderConfig) and server.api_key is not None:
             yield server.api_key
         yield from _reached_by(server.base_url, server.headers)
+    for webhook in config.webhooks.values():
+        yield webhook.secret
+        yield webhook.secret.removeprefix("whsec_")
+        yield from _reached_by(webhook.url, {})
     for mcp in config.tools.mcp.values():
         yield from (value for name, value in mcp.env.items() if _SECRET_NAME.search(name))
         yield from _reached_by(mcp.url, mcp.headers)

@@ -7,6 +7,22 @@ from __future__ import annotations
 
 import msgspec
 
+from gateway.config.limits import Budgets, Limits
+
+# What a key has that has none of its own.
+NO_LIMITS = Limits()
+NO_BUDGETS = Budgets()
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a request came from: the other end of its connection, and the client's address as trusted proxies tell it."""
+
+    peer: str
+    address: str
+
+
+NOWHERE = Origin("-", "-")
+
 
 class Principal(msgspec.Struct, frozen=True):
     """The key a request came with, and the end user behind it.
@@ -20,6 +36,9 @@ class Principal(msgspec.Struct, frozen=True):
         models: models the key may name, or None for all.
         routes: routes the key may be sent to, or None for all.
         tools: registry tools the key may be offered, or None for all.
+        limits: the key's own, and `budgets` too; those of its team and of everybody come beside them.
+        digest: of the secret it came with, where the key is one of the database.
+        address: where the request came from, where no key says who it is.
     """
 
     key_id: str
@@ -30,6 +49,10 @@ class Principal(msgspec.Struct, frozen=True):
     models: frozenset[str] | None = None
     routes: frozenset[str] | None = None
     tools: frozenset[str] | None = None
+    limits: Limits = NO_LIMITS
+    budgets: Budgets = NO_BUDGETS
+    digest: str | None = None
+    address: str | None = None
 
     @property
     def owner(self) -> str:

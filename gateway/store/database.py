@@ -1,6 +1,6 @@
 """The database: connections, transactions, and the way to today's tables.
 
-Knows SQLite and Alembic. Does not know what is kept: that is each repository's.
+Knows SQLite, PostgreSQL and Alembic. Does not know what is kept: that is each repository's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from gateway.errors import StoreUnavailable
+from gateway.errors import SchemaOld, StoreUnavailable
 from gateway.store.one_hop import OneHopDriver
 from gateway.store.tables import HEAD
 
@@ -29,47 +29,102 @@ _NO_TRANSACTION: Final = "no_transaction"
 _BUSY_MS: Final = 15_000
 # Writers of this process take turns in order, so that none of them is the unlucky one. Seconds one waits at most.
 _TURN_S: Final = 30.0
+# PostgreSQL: connections of this process, seconds to get one, and seconds one statement may take.
+_POOL: Final = 10
+_WAIT_S: Final = 5
+_STATEMENT_S: Final = 30
+# Whoever migrates holds this lock meanwhile: a number of our own among all advisory locks.
+_MIGRATING: Final = 0x4E52_4D53
 
 
 class Database:
-    """One SQLite file (or `:memory:`), shared by every repository.
+    """One SQLite file (or `:memory:`), or one PostgreSQL database, shared by every repository.
 
     Attributes:
         in_memory: whether no other process can see it.
+        is_postgresql: whether it is one.
     """
 
     def __init__(self, url: str) -> None:
-        """Take a URL such as `sqlite:///data/hermes.db`; nothing is opened yet.
+        """Take a URL such as `sqlite:///data/hermes.db` or `postgresql://user@host/name`; nothing is opened yet.
 
         Raises:
-            StoreUnavailable: the URL names no SQLite database.
+            StoreUnavailable: the URL names no such database.
         """
         try:
             parsed = make_url(url)
         except ArgumentError as error:
             raise StoreUnavailable("storage.database is not a database URL", retryable=False) from error
-        if parsed.get_backend_name() != "sqlite":
+        self.is_postgresql = parsed.get_backend_name() in ("postgresql", "postgres")
+        # PostgreSQL lets writers write side by side.
+        self._writing: asyncio.Lock | None = None
+        if not self.is_postgresql and parsed.get_backend_name() != "sqlite":
             raise StoreUnavailable(
-                "storage.database must begin with sqlite:///; other databases are not supported by this version",
+                "storage.database must begin with sqlite:/// or postgresql://; other databases are not supported",
                 retryable=False,
             )
+        if self.is_postgresql:
+            self.in_memory = False
+            self._path = None
+            self._engine: AsyncEngine = create_async_engine(
+                parsed.set(drivername="postgresql+asyncpg"),
+                pool_size=_POOL,
+                max_overflow=0,
+                pool_timeout=_WAIT_S,
+                pool_pre_ping=True,
+                connect_args={"timeout": _WAIT_S, "command_timeout": _STATEMENT_S},
+            )
+            self._hasty = self._engine
+            self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            return
         self.in_memory = parsed.database in {None, "", ":memory:"}
         self._path = None if self.in_memory else Path(str(parsed.database))
-        self._engine: AsyncEngine = create_async_engine(
-            parsed.set(drivername="sqlite+aiosqlite"), module=OneHopDriver()
-        )
+        place = parsed.set(drivername="sqlite+aiosqlite")
+        self._engine = create_async_engine(place, module=OneHopDriver())
+        # What only has to outlive this process, and may be forgotten with the machine's power.
+        self._hasty = self._engine if self.in_memory else create_async_engine(place, module=OneHopDriver())
+        for engine, prepare in {self._hasty: _prepare_hasty, self._engine: _prepare}.items():
+            event.listen(engine.sync_engine, "connect", prepare)
+            event.listen(engine.sync_engine, "begin", _begin)
         # Without a transaction of their own, and so without waiting for anybody's.
         self._reading = self._engine.execution_options(**{_NO_TRANSACTION: True})
         self._writing = asyncio.Lock()
-        event.listen(self._engine.sync_engine, "connect", _prepare)
-        event.listen(self._engine.sync_engine, "begin", _begin)
 
     async def open(self) -> None:
         """Create the folder where needed, and migrate where needed.
 
         Raises:
+            SchemaOld: a PostgreSQL database has to be migrated first.
             StoreUnavailable: with what to do.
         """
+        await self._make_folder()
+        revision = await self._revision()
+        if revision == HEAD:
+            return
+        if self.is_postgresql:
+            # Shared by replicas of perhaps two versions: when its tables change is an operator's decision.
+            raise SchemaOld(
+                f"the database's tables are at revision {revision or 'none'}, this version needs {HEAD}; "
+                "run `hermes-gateway db upgrade`"
+            )
+        await self.upgrade()
+
+    async def upgrade(self) -> str:
+        """Migrate to today's tables; the revision that the database has then.
+
+        Processes that start together take turns: each looks at the revision inside of its own transaction.
+
+        Raises:
+            StoreUnavailable: with what to do.
+        """
+        await self._make_folder()
+        async with self.transaction() as connection:
+            if self.is_postgresql:
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
+            await connection.run_sync(_migrate)
+        return HEAD
+
+    async def _make_folder(self) -> None:
         if self._path is not None:
             folder = self._path.parent
             try:
@@ -78,22 +133,15 @@ class Database:
                 raise StoreUnavailable(
                     f"the folder {folder} cannot be made: {error.strerror}", retryable=False
                 ) from error
-        if await self._revision() != HEAD:
-            await self.upgrade()
-
-    async def upgrade(self) -> str:
-        """Migrate to today's tables; the revision that the database has then.
-
-        Processes that start together take turns: each looks at the revision inside of its own transaction.
-        """
-        async with self.transaction() as connection:
-            await connection.run_sync(_migrate)
-        return HEAD
 
     async def _revision(self) -> str | None:
         async with self.reading() as connection:
-            known = await connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"))
-            if not known:
+            known = (
+                "SELECT to_regclass('alembic_version')::text"
+                if self.is_postgresql
+                else "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+            )
+            if not await connection.scalar(text(known)):
                 return None
             found = await connection.scalar(text("SELECT version_num FROM alembic_version"))
             return None if found is None else str(found)
@@ -104,27 +152,46 @@ class Database:
         try:
             async with self._reading.connect() as connection:
                 yield connection
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, OSError) as error:
             raise _unavailable(error) from error
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A connection to write by: committed at the end, rolled back on any error. Raises `StoreUnavailable`."""
+    async def transaction(self, *, hasty: bool = False) -> AsyncIterator[AsyncConnection]:
+        """A connection to write by: committed at the end, rolled back on any error. Never within another.
+
+        A `hasty` commit does not wait for the disk: it outlives any process, and may be lost, with all hasty ones behind it,
+        when the machine stops. Every other commit behind it makes it durable too. PostgreSQL knows no hurry here.
+
+        Raises:
+            StoreUnavailable: it cannot be written.
+        """
+        async with self._turn():
+            try:
+                async with (self._hasty if hasty else self._engine).begin() as connection:
+                    yield connection
+            except (SQLAlchemyError, OSError) as error:
+                raise _unavailable(error) from error
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One writer at a time, in the order they came, where the database wants it so."""
+        if self._writing is None:
+            yield
+            return
         try:
             async with asyncio.timeout(_TURN_S):
                 await self._writing.acquire()
         except TimeoutError as error:
             raise StoreUnavailable("the database is too slow: too many wait to write") from error
         try:
-            async with self._engine.begin() as connection:
-                yield connection
-        except SQLAlchemyError as error:
-            raise _unavailable(error) from error
+            yield
         finally:
             self._writing.release()
 
     async def shrink(self) -> None:
-        """Give the file's free pages back to the disk. Raises `StoreUnavailable`."""
+        """Give the file's free pages back to the disk; PostgreSQL does so by itself. Raises `StoreUnavailable`."""
+        if self.is_postgresql:
+            return
         async with self.reading() as connection:
             raw = (await connection.get_raw_connection()).driver_connection
             # As a plain statement it would free one page: each is a step that Python's driver does not take.
@@ -133,6 +200,8 @@ class Database:
     async def close(self) -> None:
         """Close every connection."""
         await self._engine.dispose()
+        if self._hasty is not self._engine:
+            await self._hasty.dispose()
 
 
 def _prepare(connection: Any, _record: Any) -> None:
@@ -153,6 +222,11 @@ def _prepare(connection: Any, _record: Any) -> None:
             cursor.execute(statement)
     finally:
         cursor.close()
+
+
+def _prepare_hasty(connection: Any, record: Any) -> None:
+    _prepare(connection, record)
+    connection.execute("PRAGMA synchronous = NORMAL").close()
 
 
 def _begin(connection: Connection) -> None:
@@ -179,7 +253,7 @@ def _migrate(connection: Connection) -> None:
         ) from error
 
 
-def _unavailable(error: SQLAlchemyError) -> StoreUnavailable:
+def _unavailable(error: Exception) -> StoreUnavailable:
     if isinstance(error, IntegrityError):
         return StoreUnavailable("a record of this identity is kept already", retryable=False)
     return StoreUnavailable("the database cannot be read or written")

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import msgspec
 from sqlalchemy import delete, insert, select
 
+from gateway.errors import StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.store import JournalEntry
-from gateway.store.tables import journal
+from gateway.store.tables import journal, turns
 
 
 class SqlJournal:
@@ -18,8 +19,8 @@ class SqlJournal:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def append(self, entries: Sequence[JournalEntry]) -> None:
-        """Commit these in one transaction."""
+    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False) -> None:
+        """Commit these in one transaction, where their turn is held by that attempt."""
         if not entries:
             return
         values = [
@@ -27,7 +28,10 @@ class SqlJournal:
             | {"content": msgspec.json.encode(entry.content).decode()}
             for entry in entries
         ]
-        async with self._database.transaction() as connection:
+        held = select(turns.c.turn_id).where(turns.c.turn_id == entries[0].turn_id, turns.c.holder == held_by)
+        async with self._database.transaction(hasty=hasty) as connection:
+            if held_by is not None and await connection.scalar(held) is None:
+                raise StoreUnavailable("Another process has taken this turn over.", retryable=True)
             await connection.execute(insert(journal), values)
 
     async def of_turn(self, turn_id: str, owner: str | None) -> Sequence[JournalEntry]:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.errors import StoreUnavailable
+from gateway.store.memory_keys import MemoryKeys, MemoryUsage
+from gateway.store.memory_responses import MemoryConversations, MemoryResponses
 from gateway.store.memory_turns import MemoryEffects, MemoryHidden, MemoryTurns
-from gateway.store.store import JournalEntry, KeyRow, TraceRow
+from gateway.store.store import JournalEntry, TraceRow
 
 
 class MemoryTraces:
@@ -57,11 +59,16 @@ class MemoryTraces:
 class MemoryJournal:
     """`Journal` in a dictionary."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: MemoryTurns | None = None) -> None:
         self._entries: dict[tuple[str, int, str, int], JournalEntry] = {}
+        self._turns = turns
 
-    async def append(self, entries: Sequence[JournalEntry]) -> None:
-        """Keep these, all or none."""
+    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False) -> None:  # noqa: ARG002 - the seam's
+        """Keep these, all or none, where their turn is held by that attempt."""
+        if entries and held_by is not None and self._turns is not None:
+            turn = await self._turns.get(entries[0].turn_id, None)
+            if turn is None or turn.holder != held_by:
+                raise StoreUnavailable("Another process has taken this turn over.", retryable=True)
         places = [(entry.turn_id, entry.round, entry.kind, entry.position) for entry in entries]
         if len(set(places)) < len(places) or any(place in self._entries for place in places):
             raise StoreUnavailable("a record of this identity is kept already", retryable=False)
@@ -89,54 +96,19 @@ class MemoryJournal:
         return gone
 
 
-class MemoryKeys:
-    """`Keys` in a dictionary."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, KeyRow] = {}
-
-    async def add(self, row: KeyRow) -> None:
-        """Keep a new key."""
-        if row.id in self._rows or any(known.digest == row.digest for known in self._rows.values()):
-            raise StoreUnavailable("a record of this identity is kept already", retryable=False)
-        self._rows[row.id] = row
-
-    async def active(self, now: float) -> Sequence[KeyRow]:
-        """Every key that is neither revoked nor at its end."""
-        return [
-            row
-            for row in self._rows.values()
-            if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
-        ]
-
-    async def every(self, owner: str | None) -> Sequence[KeyRow]:
-        """Every key, the newest first."""
-        rows = [row for row in self._rows.values() if owner is None or row.owner == owner]
-        return sorted(rows, key=lambda row: (-row.created_at, row.id))
-
-    async def revoke(self, id: str, owner: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
-        """End a key now."""
-        row = self._rows.get(id)
-        if row is None or row.revoked_at is not None or (owner is not None and row.owner != owner):
-            return False
-        self._rows[id] = msgspec.structs.replace(row, revoked_at=now)
-        return True
-
-    async def ever_created(self) -> bool:
-        """Whether there ever was a key."""
-        return bool(self._rows)
-
-
 class MemoryStore:
     """`Store` that forgets everything with the process."""
 
     def __init__(self) -> None:
         self.traces = MemoryTraces()
-        self.journal = MemoryJournal()
-        self.keys = MemoryKeys()
+        self.usage = MemoryUsage()
         self.turns = MemoryTurns()
+        self.journal = MemoryJournal(self.turns)
+        self.keys = MemoryKeys()
         self.effects = MemoryEffects()
         self.hidden = MemoryHidden()
+        self.conversations = MemoryConversations()
+        self.responses = MemoryResponses(self.conversations)
 
     async def open(self) -> None:
         """Nothing to do."""

@@ -18,7 +18,7 @@ class MemoryTurns:
     def __init__(self) -> None:
         self._rows: dict[str, TurnRow] = {}
 
-    async def begin(self, row: TurnRow, *, since: float | None = None) -> TurnRow | None:
+    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:  # noqa: ARG002 - the seam's
         """Keep a new turn and answer None; or the turn that is there."""
         known = self._rows.get(row.turn_id)
         if known is None and row.key is not None:
@@ -61,7 +61,16 @@ class MemoryTurns:
         return self._change_held(turn_id, holder, held_until=until)
 
     async def end(
-        self, turn_id: str, holder: str, *, status: TurnStatus, http_status: int, answer: bytes, meta: Any, now: float
+        self,
+        turn_id: str,
+        holder: str,
+        *,
+        status: TurnStatus,
+        http_status: int,
+        answer: bytes,
+        meta: Any,
+        now: float,
+        hasty: bool = False,  # noqa: ARG002 - the seam's
     ) -> bool:
         """Keep how a turn ended."""
         kept = msgspec.json.decode(msgspec.json.encode(meta))

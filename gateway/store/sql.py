@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from gateway.store.conversations import SqlConversations
 from gateway.store.database import Database
 from gateway.store.effects import SqlEffects
 from gateway.store.hidden import SqlHidden
 from gateway.store.journal import SqlJournal
 from gateway.store.keys import SqlKeys
+from gateway.store.responses import SqlResponses
+from gateway.store.runs import SqlRuns
 from gateway.store.traces import SqlTraces
 from gateway.store.turns import SqlTurns
+from gateway.store.usage import SqlUsage
 
 
 class SqlStore:
@@ -20,9 +24,13 @@ class SqlStore:
         self.traces = SqlTraces(self._database)
         self.journal = SqlJournal(self._database)
         self.keys = SqlKeys(self._database)
+        self.usage = SqlUsage(self._database)
         self.turns = SqlTurns(self._database)
         self.effects = SqlEffects(self._database)
         self.hidden = SqlHidden(self._database)
+        self.responses = SqlResponses(self._database)
+        self.conversations = SqlConversations(self._database)
+        self.runs = SqlRuns(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date. Raises `StoreUnavailable`, with what to do."""
@@ -30,7 +38,6 @@ class SqlStore:
 
     async def upgrade(self) -> str:
         """Migrate now; the revision the database has then."""
-        await self._database.open()
         return await self._database.upgrade()
 
     async def close(self) -> None:

@@ -11,7 +11,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gateway.store.key_records import Keys
+from gateway.store.response_records import Conversations, Responses
 from gateway.store.turn_records import Effects, Hidden, Turns
+from gateway.store.usage_records import Usages
 
 
 class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,25 +60,6 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
 
 
-class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A key made at run time. `digest` is the hex SHA-256 of the key; lists of None mean all."""
-
-    id: str
-    name: str
-    digest: str
-    prefix: str
-    owner: str
-    team: str | None = None
-    roles: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    models: tuple[str, ...] | None = None
-    routes: tuple[str, ...] | None = None
-    tools: tuple[str, ...] | None = None
-    created_at: float
-    expires_at: float | None = None
-    revoked_at: float | None = None
-
-
 class Traces(Protocol):
     """Finished turns. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
@@ -99,11 +83,15 @@ class Traces(Protocol):
 class Journal(Protocol):
     """The durable steps of turns. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
-    async def append(self, entries: Sequence[JournalEntry]) -> None:
+    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False) -> None:
         """Commit these, all or none, before returning.
 
+        With `held_by`, only where their turn is held by that attempt. A `hasty` commit may be lost when the machine stops, unless
+        another one followed it.
+
         Raises:
-            StoreUnavailable: also where that step of the turn is there already: somebody else continued the turn.
+            StoreUnavailable: also where that step of the turn is there already, or the turn is held by another: somebody
+                else continued the turn.
         """
         ...
 
@@ -113,30 +101,6 @@ class Journal(Protocol):
 
     async def prune(self, *, before: float) -> int:
         """Forget entries older than `before`; how many went."""
-        ...
-
-
-class Keys(Protocol):
-    """Keys made at run time. Every call raises `StoreUnavailable` where the store cannot be reached."""
-
-    async def add(self, row: KeyRow) -> None:
-        """Keep a new key."""
-        ...
-
-    async def active(self, now: float) -> Sequence[KeyRow]:
-        """Every key that is neither revoked nor at its end."""
-        ...
-
-    async def every(self, owner: str | None) -> Sequence[KeyRow]:
-        """Every key, the newest first, revoked ones included."""
-        ...
-
-    async def revoke(self, id: str, owner: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
-        """End a key now; False where there is no such key or it has ended before."""
-        ...
-
-    async def ever_created(self) -> bool:
-        """Whether there ever was a key, revoked ones included."""
         ...
 
 
@@ -159,6 +123,11 @@ class Store(Protocol):
         ...
 
     @property
+    def usage(self) -> Usages:
+        """What was used."""
+        ...
+
+    @property
     def turns(self) -> Turns:
         """Turns that can be joined."""
         ...
@@ -171,6 +140,16 @@ class Store(Protocol):
     @property
     def hidden(self) -> Hidden:
         """Rounds that clients do not see."""
+        ...
+
+    @property
+    def responses(self) -> Responses:
+        """Responses."""
+        ...
+
+    @property
+    def conversations(self) -> Conversations:
+        """Conversations."""
         ...
 
     async def open(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Float,
@@ -24,7 +25,7 @@ from sqlalchemy import (
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0003"
+HEAD: Final = "0006"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -157,15 +158,103 @@ traces: Final = Table(
     Index(None, "started_at"),
 )
 
-# Keys made at run time. The key itself is nowhere; `digest` is its SHA-256, `prefix` what people recognise it by.
-# Lists are JSON; null means all.
+# Runs: turns that outlive their request. `body` and `caller` are what was asked and by whom, `meta`, `error` and `progress`
+# JSON. A run is executed by one `holder` at a time, under an `epoch` that rises with every claim.
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("kind", String(64), nullable=False),
+    Column("trace_id", String(32), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("parent_id", String(64)),
+    Column("status", String(16), nullable=False),
+    Column("dead", Boolean, nullable=False),
+    Column("priority", String(8), nullable=False),
+    Column("key", Text),
+    Column("waits_for", String(8), nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("body_hash", String(64), nullable=False),
+    Column("caller", LargeBinary, nullable=False),
+    Column("idempotency_key", Text),
+    Column("deliveries", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("held_until", Float, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("due_at", Float, nullable=False),
+    Column("started_at", Float),
+    Column("finished_at", Float),
+    Column("answer", LargeBinary),
+    Column("meta", Text, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("progress", Text, nullable=False),
+    UniqueConstraint("owner", "idempotency_key"),
+    Index(None, "status", "waits_for", "priority", "due_at"),
+    Index(None, "owner", "created_at"),
+    Index(None, "created_at"),
+    Index(None, "key", "status"),
+)
+
+# Responses. `input` is the JSON list of items the request brought, `body` the response object. One that is being made has a
+# `holder`.
+responses: Final = Table(
+    "responses",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("background", Boolean, nullable=False),
+    Column("streamed", Boolean, nullable=False),
+    Column("previous_id", String(64)),
+    Column("conversation_id", String(64)),
+    Column("input", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("held_until", Float, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Index(None, "updated_at"),
+)
+
+# Their events, in batches: numbers `first` to `last`.
+response_events: Final = Table(
+    "response_events",
+    metadata,
+    Column("response_id", String(64), ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column("last", Integer, primary_key=True),
+    Column("first", Integer, nullable=False),
+    Column("frames", LargeBinary, nullable=False),
+)
+
+# Conversations; `metadata` is JSON.
+conversations: Final = Table(
+    "conversations",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+# What was said in them, in order; `item` is JSON.
+conversation_items: Final = Table(
+    "conversation_items",
+    metadata,
+    Column("conversation_id", String(64), ForeignKey("conversations.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("id", String(128), nullable=False),
+    Column("item", LargeBinary, nullable=False),
+    Index(None, "id"),
+)
+
+# Keys made at run time: what they make of their bearer. `owner` is who made them. Lists and mappings are JSON; null means all
+# of a list, and no limit.
 keys: Final = Table(
     "keys",
     metadata,
     Column("id", String(64), primary_key=True),
     Column("name", Text, nullable=False),
-    Column("digest", String(64), nullable=False, unique=True),
-    Column("prefix", String(16), nullable=False),
     Column("owner", Text, nullable=False),
     Column("team", Text),
     Column("roles", Text, nullable=False),
@@ -173,7 +262,49 @@ keys: Final = Table(
     Column("models", Text),
     Column("routes", Text),
     Column("tools", Text),
+    Column("limits", Text, nullable=False),
+    Column("budgets", Text, nullable=False),
+    Column("blocked", Boolean, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),
     Column("revoked_at", Float),
+)
+
+# What bearers of a key send: more than one while it is being exchanged. The secret itself is nowhere; `digest` is its SHA-256,
+# `prefix` what people recognise it by.
+key_secrets: Final = Table(
+    "key_secrets",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("key_id", String(64), ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("prefix", String(16), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    Index(None, "key_id"),
+)
+
+# What was used, added up: a row for each day (in `budgets.timezone`), owner and what answered. Empty text where there is none;
+# `tags` is a sorted JSON list. `cost` is in billionths of the currency; `unpriced` counts turns in which the price of some
+# tokens was not known.
+usage: Final = Table(
+    "usage",
+    metadata,
+    Column("day", String(10), primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("team", Text, primary_key=True),
+    Column("tags", Text, primary_key=True),
+    Column("route", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("backend", Text, primary_key=True),
+    Column("turns", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("cost", BigInteger, nullable=False),
+    Column("unpriced", BigInteger, nullable=False),
+    Index(None, "key", "day"),
 )

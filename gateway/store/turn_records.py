@@ -103,11 +103,12 @@ class HiddenRow(msgspec.Struct, frozen=True, kw_only=True):
 class Turns(Protocol):
     """Turns that can be joined. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
-    async def begin(self, row: TurnRow, *, since: float | None = None) -> TurnRow | None:
+    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:
         """Commit a new turn and answer None; or, where its key is taken or its id known, the turn that is there.
 
         With `since`, in the same transaction, a rival counts too: a turn without a key that was asked the same and begun
         since then. To a retry that is any that is not delivered, to a first request only one that a retry has begun.
+        A `hasty` commit may be lost when the machine stops, unless another one followed it.
         """
         ...
 
@@ -132,9 +133,18 @@ class Turns(Protocol):
         ...
 
     async def end(
-        self, turn_id: str, holder: str, *, status: TurnStatus, http_status: int, answer: bytes, meta: Any, now: float
+        self,
+        turn_id: str,
+        holder: str,
+        *,
+        status: TurnStatus,
+        http_status: int,
+        answer: bytes,
+        meta: Any,
+        now: float,
+        hasty: bool = False,
     ) -> bool:
-        """Commit how a turn ended; False where it is somebody else's by now."""
+        """Commit how a turn ended; False where it is somebody else's by now. `hasty`: see `begin`."""
         ...
 
     async def delivered(self, turn_id: str) -> None:

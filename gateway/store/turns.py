@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import bindparam, delete, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.postgresql import insert
 
 from gateway.store.database import Database
 from gateway.store.tables import turns
@@ -26,13 +26,13 @@ class SqlTurns:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin(self, row: TurnRow, *, since: float | None = None) -> TurnRow | None:
+    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:
         """Commit a new turn and answer None; or the turn that is there."""
         values = {name: getattr(row, name) for name in TurnRow.__struct_fields__} | {"meta": _json(row.meta)}
         known = turns.c.turn_id == row.turn_id
         if row.key is not None:
             known = known | ((turns.c.owner == row.owner) & (turns.c.key == row.key))
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(hasty=hasty) as connection:
             if since is not None:
                 rival = select(*_COLUMNS).where(_rival(row, since)).limit(1)
                 found = (await connection.execute(rival)).mappings().first()
@@ -75,14 +75,25 @@ class SqlTurns:
 
     async def keep(self, turn_id: str, holder: str, *, until: float) -> bool:
         """Hold on to a running turn; False where it is somebody else's by now."""
-        return await self._change(_held(turn_id, holder), held_until=until)
+        # Who lost power holds nothing.
+        return await self._change(_held(turn_id, holder), hasty=True, held_until=until)
 
     async def end(
-        self, turn_id: str, holder: str, *, status: TurnStatus, http_status: int, answer: bytes, meta: Any, now: float
+        self,
+        turn_id: str,
+        holder: str,
+        *,
+        status: TurnStatus,
+        http_status: int,
+        answer: bytes,
+        meta: Any,
+        now: float,
+        hasty: bool = False,
     ) -> bool:
         """Commit how a turn ended; False where it is somebody else's by now."""
         return await self._change(
             _held(turn_id, holder),
+            hasty=hasty,
             status=status,
             http_status=http_status,
             answer=answer,
@@ -110,8 +121,8 @@ class SqlTurns:
         async with self._database.reading() as connection:
             return [_row(found) for found in (await connection.execute(query)).mappings().all()]
 
-    async def _change(self, condition: Any, **values: Any) -> bool:
-        async with self._database.transaction() as connection:
+    async def _change(self, condition: Any, *, hasty: bool = False, **values: Any) -> bool:
+        async with self._database.transaction(hasty=hasty) as connection:
             return (await connection.execute(update(turns).where(condition).values(**values))).rowcount == 1
 
 

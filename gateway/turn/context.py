@@ -5,9 +5,9 @@ Values, made once by `prepare.py`. Does not know how the turn is driven.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,6 +26,29 @@ from gateway.tools.wires import ToolWires
 from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
+
+
+class Permit(Protocol):
+    """What lets a turn run."""
+
+    async def next_round(self, messages: Sequence[Message]) -> None:
+        """Make sure that the turn may go on to its next round, which sends these messages. Raises `GatewayError`."""
+        ...
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What is left of a minute's allowance, and seconds until it is whole again."""
+
+    limit: int
+    left: float
+    whole_in_s: float
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What is left to a caller, where requests or tokens are limited."""
+
+    requests: Left | None = None
+    tokens: Left | None = None
 
 
 @dataclass(slots=True)
@@ -70,8 +93,13 @@ class Turn:
         cache: how its answer may be kept and given again, or None.
         recalled: whether its answer is one that was kept for whoever asks the same.
         joinable: what others need to join it, or None where nobody would.
+        tags: the caller's and the request's.
+        spent: what was used so far, by the backend that answered.
+        permit: what lets it run, while it does.
+        standing: what is left to its caller.
         replayed: what the headers of the answer said that is told again, or None.
         replayed_usage: what that answer cost when it was given.
+        prefix: what the id of the answer begins with: its API's.
     """
 
     record: Recorder
@@ -110,6 +138,10 @@ class Turn:
     remembered: Remembered = field(default_factory=Remembered)
     machine: Machine = field(default_factory=Machine)
     usage: Usage = field(default_factory=Usage)
+    tags: frozenset[str] = frozenset()
+    spent: list[tuple[str | None, Usage]] = field(default_factory=list)
+    permit: Permit | None = None
+    standing: Standing | None = None
     backend: str | None = None
     answered_by: str | None = None
     stays: dict[str, str] = field(default_factory=dict)
@@ -119,6 +151,7 @@ class Turn:
     joinable: Joinable | None = None
     replayed: Mapping[str, Any] | None = None
     replayed_usage: Usage | None = None
+    prefix: str = "chatcmpl-"
 
     def step(self, state: State, reason: str = "") -> None:
         """Move the machine and leave the step in the trace."""
@@ -129,6 +162,12 @@ class Turn:
         """A backend of `model` answers, which was asked for `asked`: later rounds ask it first."""
         self.backend, self.answered_by = backend, model
         self.stays[asked] = backend
+
+    def used(self, usage: Usage, *, before: bool = False, backend: str | None = None) -> None:
+        """Add up what a call took; `before`: an earlier attempt at the turn has paid for it; `backend` if it wasn't the turn's."""
+        self.usage += usage
+        if not before:
+            self.spent.append((backend or self.backend, usage))
 
     def told(self) -> dict[str, Any]:
         """What the headers of its answer say, as a JSON value."""
@@ -173,7 +212,7 @@ class Turn:
 
     def joined(self, turn_id: str) -> None:
         """Answer as the turn of this id: what it is called does not change with the attempt."""
-        self.answer_id = f"chatcmpl-{turn_id}"
+        self.answer_id = f"{self.prefix}{turn_id}"
 
     def begin_again(self) -> None:
         """Forget this attempt: the turn is another's."""

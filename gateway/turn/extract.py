@@ -49,7 +49,8 @@ def condenser(turn: Turn, clock: Clock) -> Condense | None:
         call = ModelCall(messages, {}, turn.record.trace_id, left_s, meant.model, meant.wanted, tokens)
         got = await pool.complete(call, turn.record)
         message = got.answer.message
-        turn.usage += got.answer.usage or Usage(estimate_tokens(messages), estimate_tokens((message,)), estimated=True)
+        estimated = Usage(estimate_tokens(messages), estimate_tokens((message,)), estimated=True)
+        turn.used(got.answer.usage or estimated, backend=got.backend)
         return message.text
 
     return condense

@@ -48,12 +48,15 @@ class Asked:
         body: as it came, and with it what else of the request decides.
         key: the `Idempotency-Key`, or None.
         retried: whether the SDK says that it asks again.
+        durable: whether it is a run's: every step is recorded before the next begins. Its records need not wait for the disk,
+            for the ledger's and the run's own do.
     """
 
     owner: str
     body: bytes
     key: str | None
     retried: bool
+    durable: bool = False
 
     def digest(self) -> str:
         """Hex SHA-256 of what was asked."""
@@ -164,6 +167,9 @@ class Joining:
                 fresh.rivals_since = now - JOIN_S if asked.retried else now
             found = await self._known(fresh, config) if joins else None
             if found is None:
+                if asked.durable:
+                    # A run begun again long after: its turn may be forgotten, its steps are not.
+                    fresh.recorded = _rounds(await self._journal.of_turn(fresh.turn_id, asked.owner))
                 return self._entered(name, fresh)
             if found.body_hash != digest:
                 raise _conflict()
@@ -181,7 +187,7 @@ class Joining:
             rows = await self._turns.by_body(asked.owner, fresh.digest, since=self._clock.now() - JOIN_S)
             return rows[0] if rows else None
         row = self._row(fresh)
-        found = await self._turns.begin(row)
+        found = await self._turns.begin(row, hasty=asked.durable)
         since = self._clock.now() - config.ttl_s
         if found is not None and found.created_at < since and found.status != "running":
             await self._turns.forget(found.turn_id)
@@ -241,7 +247,8 @@ class Joining:
             raise JoinElsewhere
         if joinable.keeper is None:
             joinable.keeper = asyncio.get_running_loop().create_task(self._keep(joinable), name="turn-keeper")
-        await self._journal.append(joinable.pending)
+        # Who has lost the turn cannot write, not even in the moment after it looked.
+        await self._journal.append(joinable.pending, held_by=joinable.holder, hasty=joinable.asked.durable)
         joinable.pending.clear()
 
     async def answered(self, joinable: Joinable, body: bytes, meta: Any) -> None:
@@ -260,6 +267,7 @@ class Joining:
             answer=body,
             meta=meta,
             now=self._clock.now(),
+            hasty=joinable.asked.durable,
         )
         if not kept:
             raise StoreUnavailable("Another process has taken this turn over.", retryable=True)

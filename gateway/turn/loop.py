@@ -91,7 +91,7 @@ class TurnLoop:
             turn.step(State.PLANNING)
             asked = asking(turn, progress, self._left_s(turn))
             done = await self._model_calls.next(turn, asked, sink, progress.stream)
-            turn.usage += done.usage
+            turn.used(done.usage, before=done.recorded is not None)
             if done.withheld:
                 _reflect_on_words(turn, progress)
                 continue

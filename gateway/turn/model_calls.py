@@ -45,11 +45,13 @@ class ModelCalls:
         """The turn's next answer: the one that is recorded of this round, else the model's.
 
         Raises:
-            GatewayError: no backend answered.
+            GatewayError: no backend answered, or the turn may not go on to a further round.
         """
         recorded = _recorded(turn)
         if recorded is not None:
             return await self._again(turn, asked, recorded, sink, state)
+        if turn.permit is not None and turn.machine.rounds > 1:
+            await turn.permit.next_round(asked.call.messages)
         done = await (self._ask(turn, asked) if sink is None else self._stream(turn, asked, sink, state))
         if turn.joinable is not None:
             noted = RecordedRound(done.message, done.finish_reason, done.usage if done.told_usage else None)
@@ -131,7 +133,7 @@ class ModelCalls:
         except BaseException:
             # Whatever ends the round: what the client has got of it was paid for.
             if sent:
-                turn.usage += view.usage or _estimate(call, view.message())
+                turn.used(view.usage or _estimate(call, view.message()))
                 state.broken_off = view.message()
             raise
         finally:

@@ -52,6 +52,7 @@ class Wishes:
         retried: whether the SDK says that it asks again.
         events: whether the stream is to show registry calls too.
         headers: the request's headers that some tool is handed, lower case.
+        durable: whether every step is recorded before the next begins, so that a run can go on from there.
     """
 
     tags: frozenset[str] = frozenset()
@@ -63,6 +64,7 @@ class Wishes:
     retried: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     events: bool = False
+    durable: bool = False
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:
@@ -219,6 +221,7 @@ async def prepare(
         cache=_cache(request, messages, snapshot.config.models[meant.model], route) if not has_tools else None,
         headers=wishes.headers,
         shows_tools=wishes.events and bool(offered),
+        tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
     )
     if offered:
         turn.may_read(handles_in(_results_in(messages)))

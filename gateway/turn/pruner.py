@@ -9,6 +9,8 @@ Knows how long each kind of record is kept, and why none goes before another tha
 | journal, ended effects | as long as traces and turns: a turn that is taken up needs both |
 | effects that are `unknown` | until somebody settles them |
 | hidden rounds | seven days |
+| responses | `runs.keep_days` from their end, their events for a day; conversations until somebody deletes them |
+| keys, and what was used | for ever: the one says who may call, the other what may still be spent |
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from gateway.turn.joining import JOIN_S
 
 # A conversation that rested for longer goes on without the rounds its client never saw.
 HIDDEN_S: Final = 7 * 86_400.0
+# Whoever comes back later than this for the events of a response gets them as they might have come.
+EVENTS_S: Final = 86_400.0
 _EVERY_S: Final = 3600.0
 _DAY_S: Final = 86_400.0
 
@@ -82,6 +86,8 @@ class Pruner:
         await store.journal.prune(before=now - steps_s)
         await store.effects.prune(before=now - steps_s)
         await store.hidden.prune(before=now - HIDDEN_S)
+        kept_s = self._config.runs.keep_days * _DAY_S
+        await store.responses.prune(before=now - kept_s, events_before=now - EVENTS_S)
 
     async def _run(self) -> None:
         while True:

@@ -19,7 +19,7 @@ from gateway.config.versions import Versioned
 from gateway.errors import GatewayError, HookFailed, UpstreamUnavailable
 from gateway.ids import new_call_id
 from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
-from gateway.security.principal import Principal
+from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.store.kept import KeptRoutes
 from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
@@ -27,6 +27,7 @@ from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.offering import Offering
+from gateway.turn.permits import Permits
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
@@ -50,6 +51,7 @@ class Turns:
         live: get every event at once.
         status_of: the HTTP status and code an error will be answered with, for the summary.
         answers: drives the turns whose answers may be kept.
+        permits: lets turns in, and counts what came of them.
         kept: the route each conversation is on, or None where nobody remembers.
         offering: computes which tools a turn is offered.
 
@@ -70,6 +72,7 @@ class Turns:
         live: tuple[LiveSubscriber, ...],
         status_of: Callable[[GatewayError], tuple[int, str | None]],
         answers: AnswerCache,
+        permits: Permits,
         kept: KeptRoutes | None = None,
         offering: Offering | None = None,
     ) -> None:
@@ -77,6 +80,7 @@ class Turns:
         self._versions = versions
         self._loop = loop
         self._answers = answers
+        self._permits = permits
         self._kept = kept
         self._offering = offering or Offering()
         self._clock = clock
@@ -95,15 +99,17 @@ class Turns:
         endpoint: str,
         begun: Begun,
         body: bytes,
+        origin: Origin = NOWHERE,
     ) -> TurnResult:
         """Run one turn, or join the one that this request repeats.
 
-        `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came.
+        `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came, `origin`
+        says where from.
 
         Raises:
             GatewayError: the turn failed or was refused.
         """
-        record = self._received(trace_id, principal, request, endpoint)
+        record = self._received(trace_id, principal, request, endpoint, origin)
         started = self._clock.monotonic()
         try:
             lease = self._versions.acquire()
@@ -167,11 +173,20 @@ class Turns:
     async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """The turn's answer: one that was kept for equal questions, or the loop's."""
         runner = self._loop if turn.cache is None else self._answers
-        return await runner.run(turn, sink)
+        permit = await self._permits.enter(turn)
+        ok = False
+        try:
+            result = await runner.run(turn, sink)
+            ok = True
+        finally:
+            self._permits.leave(permit, ok=ok)
+        return result
 
     async def _joined(self, turn: Turn, wishes: Wishes, sink: Sink | None, body: bytes) -> TurnResult:
         """The turn's answer, this attempt's or another's."""
-        asked = Asked(turn.principal.owner, _decisive(body, turn, wishes), wishes.key, wishes.retried)
+        asked = Asked(
+            turn.principal.owner, _decisive(body, turn, wishes), wishes.key, wishes.retried, durable=wishes.durable
+        )
         idempotency = turn.snapshot.config.idempotency
         while True:
             found = await self.joining.enter(asked, turn.record.trace_id, idempotency, turn.deadline)
@@ -199,18 +214,37 @@ class Turns:
             finally:
                 self.joining.leave(found, status)
 
-    def refuse(self, trace_id: str, principal: Principal | None, endpoint: str, error: GatewayError) -> None:
+    def refuse(
+        self,
+        trace_id: str,
+        principal: Principal | None,
+        endpoint: str,
+        error: GatewayError,
+        origin: Origin = NOWHERE,
+    ) -> None:
         """Record a request that never became a turn."""
         record = Recorder(trace_id, principal.owner if principal else "-", self._clock, self._live)
         status, code = self._status_of(error)
-        record.emit("request.refused", endpoint=endpoint, status=status, code=code, message=error.message)
+        record.emit(
+            "request.refused",
+            endpoint=endpoint,
+            peer=origin.peer,
+            address=origin.address,
+            status=status,
+            code=code,
+            message=error.message,
+        )
         self._tell(record)
 
-    def _received(self, trace_id: str, principal: Principal, request: ChatRequest, endpoint: str) -> Recorder:
+    def _received(
+        self, trace_id: str, principal: Principal, request: ChatRequest, endpoint: str, origin: Origin
+    ) -> Recorder:
         record = Recorder(trace_id, principal.owner, self._clock, self._live)
         record.emit(
             "request.received",
             endpoint=endpoint,
+            peer=origin.peer,
+            address=origin.address,
             model=request.model,
             stream=request.stream,
             messages=[encode_message(message) for message in request.messages],

@@ -16,7 +16,9 @@ from gateway.errors import NoSuchModel
 from gateway.routing.calibrated import Calibrated
 from gateway.routing.relevance import Relevance
 from gateway.routing.router import Router
+from gateway.security.allowances import Allowances
 from gateway.security.keys import KeyRing
+from gateway.security.prices import Bound, Prices
 from gateway.security.principal import Principal
 from gateway.tools.registry import Registry
 from gateway.turn.hooks import Hooks
@@ -40,6 +42,8 @@ class Snapshot:
         calibration: where the router's thresholds come from.
         relevance: which tools a text is about, where there may be more of them than are offered.
         offers_vary: whether requests of one thread may be offered different tools although nothing has failed.
+        prices: what the backends cost.
+        allowances: who is limited by what.
     """
 
     version: Version
@@ -55,6 +59,20 @@ class Snapshot:
     calibration: Calibrated = field(default_factory=Calibrated)
     relevance: Relevance | None = None
     offers_vary: bool = True
+    prices: Prices = field(default_factory=Prices)
+    allowances: Allowances = field(init=False)
+    _bounds: dict[tuple[str, bool], Bound] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Lay out who is limited by what."""
+        object.__setattr__(self, "allowances", Allowances(self.config, self.routes))
+
+    def bound_of(self, pool: Pool, *, fallbacks: bool) -> Bound:
+        """What a token costs at most where this pool answers, or with `fallbacks` what stands in for it."""
+        place = (pool.name, fallbacks)
+        if place not in self._bounds:
+            self._bounds[place] = self.prices.bound(pool.backend_names(fallbacks=fallbacks))
+        return self._bounds[place]
 
     def names_for(self, principal: Principal) -> tuple[str, ...]:
         """The model names this caller may ask for, in a stable order. A wildcard is no name."""

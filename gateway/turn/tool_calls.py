@@ -35,15 +35,16 @@ class ToolCalls:
         self._clock = clock
 
     async def before(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
-        """Commit what has to be durable before these calls; nothing where all of them only read. Comes before `run`.
+        """Commit what has to be durable before these calls; nothing where all of them only read, but for a run. Comes before `run`.
 
         Raises:
             JoinElsewhere: another attempt at this turn was quicker.
             StoreUnavailable: it could not be committed; the calls may not be made.
         """
         joinable = turn.joinable
-        if joinable is not None and any(
-            spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None
+        if joinable is not None and (
+            joinable.asked.durable
+            or any(spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None)
         ):
             await self._joining.before_writes(joinable)
             turn.record.emit("journal.written", round=turn.machine.rounds)
@@ -113,6 +114,8 @@ class ToolCalls:
             raise ToolFailed(fatal)
         if joinable is not None and not known:
             self._joining.note_outcomes(joinable, number, outcomes, turn.record.trace_id)
+            if joinable.asked.durable:
+                await self._joining.before_writes(joinable)
         return outcomes
 
 

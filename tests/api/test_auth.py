@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.api.auth import caller, read_headers
+from gateway.api.address import address_of
+from gateway.api.auth import caller, for_user, read_headers
 from gateway.api.local import refuse_strangers
 from gateway.config.models import KeysConfig
 from gateway.errors import GatewayError, InvalidRequest, NotAllowed, Unauthenticated
@@ -30,9 +31,9 @@ def scope(**headers: str) -> dict[str, Any]:
     return {"type": "http", "headers": named}
 
 
-def test_key_is_read_from_either_header() -> None:
+async def test_key_is_read_from_either_header() -> None:
     for headers in ({"authorization": "Bearer sk-app"}, {"x_api_key": "sk-app"}, {"authorization": "bearer  sk-app "}):
-        principal, wishes = read_headers(scope(**headers), KEYS, 0)
+        principal, wishes = await read_headers(scope(**headers), KEYS, 0)
         assert (principal.key_id, set(principal.tags)) == ("app", {"vip"})
         assert (wishes.tags, wishes.tools, wishes.deadline_s, wishes.session) == (frozenset(), None, None, None)
 
@@ -40,12 +41,12 @@ def test_key_is_read_from_either_header() -> None:
 @pytest.mark.parametrize(
     "headers", [{}, {"authorization": "Bearer sk-wrong"}, {"authorization": "sk-app"}, {"x_api_key": ""}]
 )
-def test_unknown_or_missing_key_is_refused(headers: dict[str, str]) -> None:
+async def test_unknown_or_missing_key_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(Unauthenticated):
-        read_headers(scope(**headers), KEYS, 0)
+        await read_headers(scope(**headers), KEYS, 0)
 
 
-def test_wishes_are_read() -> None:
+async def test_wishes_are_read() -> None:
     sent = scope(
         authorization="Bearer sk-front",
         x_gateway_user="J%C3%BCrgen",
@@ -55,7 +56,7 @@ def test_wishes_are_read() -> None:
         x_gateway_deadline_ms="1500 ",
         x_gateway_fallbacks="none",
     )
-    principal, wishes = read_headers(sent, KEYS, 0)
+    principal, wishes = await read_headers(sent, KEYS, 0)
     assert (principal.user, principal.owner) == ("Jürgen", "front/Jürgen")
     assert principal.roles == {"set_user", "set_tags", "metrics"}
     assert wishes.tags == {"eu", "gold plus"}
@@ -63,8 +64,8 @@ def test_wishes_are_read() -> None:
     assert (wishes.session, wishes.deadline_s) == ("s1", 1.5)
 
 
-def test_no_tools_can_be_wished_for() -> None:
-    _, wishes = read_headers(scope(authorization="Bearer sk-app", x_gateway_tools="none"), KEYS, 0)
+async def test_no_tools_can_be_wished_for() -> None:
+    _, wishes = await read_headers(scope(authorization="Bearer sk-app", x_gateway_tools="none"), KEYS, 0)
     assert wishes.tools == frozenset()
 
 
@@ -84,18 +85,18 @@ REFUSED: list[tuple[dict[str, str], type[GatewayError], str | None]] = [
 
 
 @pytest.mark.parametrize(("headers", "kind", "param"), REFUSED)
-def test_headers_that_cannot_be_honoured_are_refused(
+async def test_headers_that_cannot_be_honoured_are_refused(
     headers: dict[str, str], kind: type[GatewayError], param: str | None
 ) -> None:
     with pytest.raises(kind) as caught:
-        read_headers(scope(authorization="Bearer sk-app", **headers), KEYS, 0)
+        await read_headers(scope(authorization="Bearer sk-app", **headers), KEYS, 0)
     assert getattr(caught.value, "param", None) == param
 
 
-def test_role_is_needed_where_one_is_asked_for() -> None:
-    assert caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="metrics").key_id == "front"
+async def test_role_is_needed_where_one_is_asked_for() -> None:
+    assert (await caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="metrics")).key_id == "front"
     with pytest.raises(NotAllowed, match="admin"):
-        caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="admin")
+        await caller(scope(authorization="Bearer sk-front"), KEYS, 0, role="admin")
 
 
 @pytest.mark.parametrize(
@@ -134,3 +135,71 @@ async def test_foreign_host_is_refused_while_no_key_exists_and_judged_by_its_key
     async with serving(tmp_path, closed) as served:
         headers = {"host": "evil.example", "authorization": "Bearer sk-test-1234567890"}
         assert (await served.get("/v1/models", **headers))[0] == 200
+
+
+async def test_end_users_and_sessions_are_named_by_the_headers_of_other_programs_for_keys_that_may() -> None:
+    """R-owners: a user's name is taken from whom it may be taken, and from nobody else."""
+    ring = KeyRing(
+        KeysConfig.model_validate(
+            {
+                "static": {"app": {"key": "sk-app"}, "front": {"key": "sk-front", "roles": ["set_user"]}},
+                "user_headers": ["X-OpenWebUI-User-Id", "X-User"],
+                "session_headers": ["X-Chat-Id"],
+            }
+        ),
+        "127.0.0.1",
+    )
+    sent = {"x_user": "bob", "x_openwebui_user_id": "eve", "x_chat_id": "c1"}
+    principal, wishes = await read_headers(scope(authorization="Bearer sk-front", **sent), ring, 0)
+    assert (principal.owner, wishes.session) == ("front/eve", "c1")
+    named = {**sent, "x_gateway_user": "own", "x_gateway_session": "s"}
+    principal, wishes = await read_headers(scope(authorization="Bearer sk-front", **named), ring, 0)
+    assert (principal.owner, wishes.session) == ("front/own", "s")
+    # Without the role they are another program's, and say nothing here.
+    principal, wishes = await read_headers(scope(authorization="Bearer sk-app", **sent), ring, 0)
+    assert (principal.owner, wishes.session) == ("app", "c1")
+
+
+async def test_the_body_names_the_end_user_where_no_header_does() -> None:
+    front, _ = await read_headers(scope(authorization="Bearer sk-front"), KEYS, 0)
+    assert for_user(front, "eve").owner == "front/eve"
+    assert for_user(front, None).owner == for_user(front, "").owner == "front"
+    named, _ = await read_headers(scope(authorization="Bearer sk-front", x_gateway_user="bob"), KEYS, 0)
+    assert for_user(named, "eve").owner == "front/bob"
+    app, _ = await read_headers(scope(authorization="Bearer sk-app"), KEYS, 0)
+    assert for_user(app, "eve").owner == "app"
+    for wrong in ("a\nb", "\x00", "x" * 257, "\ud800"):
+        with pytest.raises(InvalidRequest) as caught:
+            for_user(front, wrong)
+        assert caught.value.param == "user"
+
+
+TRUSTED = ("127.0.0.1", "10.0.0.0/8", "::1")
+
+
+@pytest.mark.parametrize(
+    ("peer", "hops", "address"),
+    [
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("127.0.0.1", ["1.2.3.4"], "1.2.3.4"),
+        ("127.0.0.1", ["9.9.9.9, 1.2.3.4"], "1.2.3.4"),
+        ("127.0.0.1", ["9.9.9.9, 1.2.3.4, 10.1.1.1"], "1.2.3.4"),
+        ("127.0.0.1", ["9.9.9.9", "1.2.3.4"], "1.2.3.4"),
+        ("127.0.0.1", ["10.1.1.1, 10.2.2.2"], "10.1.1.1"),
+        ("127.0.0.1", ["1.2.3.4:5000"], "1.2.3.4"),
+        ("127.0.0.1", ['"[2001:db8::1]:5000"'], "2001:db8::1"),
+        ("127.0.0.1", ["2001:db8::1"], "2001:db8::1"),
+        ("127.0.0.1", ["::ffff:1.2.3.4"], "1.2.3.4"),
+        ("::ffff:127.0.0.1", ["1.2.3.4"], "1.2.3.4"),
+        ("127.0.0.1", ["1.2.3.4, nonsense"], "unknown"),
+        ("127.0.0.1", ["1.2.3.4, nonsense, 10.1.1.1"], "10.1.1.1"),
+        ("127.0.0.1", [""], "unknown"),
+        ("8.8.8.8", ["1.2.3.4"], "8.8.8.8"),
+    ],
+)
+def test_the_clients_address_is_the_right_most_hop_that_is_no_trusted_proxy_B080(
+    peer: str, hops: list[str], address: str
+) -> None:
+    headers = [(b"x-forwarded-for", hop.encode()) for hop in hops]
+    assert address_of({"client": (peer, 1), "headers": headers}, TRUSTED) == address
+    assert address_of({"client": (peer, 1), "headers": headers}, ()) == peer

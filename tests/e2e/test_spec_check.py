@@ -22,7 +22,9 @@ _CHAT_CHECKS = 12
 pytestmark = needs_recordings
 
 
-async def failures(url: str, model: str) -> tuple[list[str], str]:
+async def failures(
+    url: str, model: str, skip: str = "responses,embeddings", checks: int = _CHAT_CHECKS
+) -> tuple[list[str], str]:
     """The checks that failed, and everything the program said."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -30,7 +32,7 @@ async def failures(url: str, model: str) -> tuple[list[str], str]:
         f"{url}/v1",
         model,
         "--skip",
-        "responses,embeddings",
+        skip,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -43,7 +45,7 @@ async def failures(url: str, model: str) -> tuple[list[str], str]:
             await process.wait()
     said = printed.decode()
     lines = [line.split(maxsplit=1) for line in said.splitlines() if line.startswith(("ok ", "FAIL "))]
-    assert len(lines) == _CHAT_CHECKS, said
+    assert len(lines) == checks, said
     return [name for word, name in lines if word == "FAIL"], said
 
 
@@ -51,6 +53,13 @@ async def test_demo_passes_every_chat_check(tmp_path: Path) -> None:
     config = {**native_config("http://127.0.0.1:9"), "backends": {"b1": {"provider": "demo"}}}
     async with serving(tmp_path, config) as gateway:
         failed, said = await failures(gateway.url, "m")
+    assert failed == [], said
+
+
+async def test_demo_passes_every_check_of_responses(tmp_path: Path) -> None:
+    config = {**native_config("http://127.0.0.1:9"), "backends": {"b1": {"provider": "demo"}}}
+    async with serving(tmp_path, config) as gateway:
+        failed, said = await failures(gateway.url, "m", "embeddings", _CHAT_CHECKS + 2)
     assert failed == [], said
 
 

@@ -8,18 +8,22 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import StoreUnavailable
+from gateway.store.key_records import KeyRow, SecretRow
 from gateway.store.memory import MemoryStore
 from gateway.store.sql import SqlStore
-from gateway.store.store import JournalEntry, KeyRow, Store, TraceRow
+from gateway.store.store import JournalEntry, Store, TraceRow
+from gateway.store.usage_records import UsageRow
 
 
-@pytest.fixture(params=["memory", "file", "sqlite-memory"])
+@pytest.fixture(params=["memory", "file", "sqlite-memory", "postgresql"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     made: Store
     if request.param == "memory":
         made = MemoryStore()
     elif request.param == "file":
         made = SqlStore(f"sqlite:///{tmp_path}/deep/down/hermes.db")
+    elif request.param == "postgresql":
+        made = SqlStore(await request.getfixturevalue("postgres_server").migrated())
     else:
         made = SqlStore("sqlite:///:memory:")
     await made.open()
@@ -56,14 +60,18 @@ def entry(
     )
 
 
-def key(number: int, owner: str = "admin", **more: object) -> KeyRow:
+def secret(number: int, **more: object) -> SecretRow:
+    values: dict[str, object] = {"digest": f"{number:064x}", "prefix": "hg-1234", "created_at": 1000.0 + number}
+    return SecretRow(**{**values, **more})  # type: ignore[arg-type]
+
+
+def key(number: int, **more: object) -> KeyRow:
     values: dict[str, object] = {
         "id": f"key_{number}",
         "name": f"n{number}",
-        "digest": f"{number:064x}",
-        "prefix": "hg-1234",
-        "owner": owner,
+        "owner": "admin",
         "created_at": 1000.0 + number,
+        "secrets": (secret(number),),
     }
     return KeyRow(**{**values, **more})  # type: ignore[arg-type]
 
@@ -167,33 +175,109 @@ async def test_old_steps_go(store: Store) -> None:
 
 
 async def test_a_key_comes_back_as_it_was(store: Store) -> None:
-    row = key(1, team="t", roles=("admin",), tags=("vip",), models=(), routes=None, tools=("x", "y"), expires_at=5000.0)
+    row = key(
+        1,
+        team="t",
+        roles=("admin",),
+        tags=("vip",),
+        models=(),
+        routes=None,
+        tools=("x", "y"),
+        limits={"requests_per_min": 5},
+        budgets={"day": 0.5},
+        expires_at=5000.0,
+    )
     assert not await store.keys.ever_created()
     await store.keys.add(row)
-    assert list(await store.keys.active(now=2000)) == [row]
+    assert await store.keys.find(secret(1).digest) == row == await store.keys.get("key_1")
+    assert await store.keys.find(secret(2).digest) is None
     assert await store.keys.ever_created()
 
 
 async def test_a_key_and_its_digest_are_there_once(store: Store) -> None:
     await store.keys.add(key(1))
-    for twin in (key(1, digest="f" * 64), key(2, digest=key(1).digest)):
+    for twin in (key(1, secrets=(secret(9),)), key(2, secrets=(secret(1),))):
         with pytest.raises(StoreUnavailable):
             await store.keys.add(twin)
+    assert await store.keys.get("key_2") is None
 
 
-async def test_a_revoked_or_ended_key_is_not_active_and_stays_known(store: Store) -> None:
+async def test_a_revoked_key_stays_known_and_cannot_be_changed(store: Store) -> None:
     await store.keys.add(key(1))
-    await store.keys.add(key(2, expires_at=2000.0))
-    assert await store.keys.revoke("key_1", None, 1500)
-    assert not await store.keys.revoke("key_1", None, 1600)
-    assert not await store.keys.revoke("nothing", None, 1600)
-    assert list(await store.keys.active(now=2000)) == []
-    assert [(row.id, row.revoked_at) for row in await store.keys.every(None)] == [("key_2", None), ("key_1", 1500)]
+    await store.keys.add(key(2))
+    assert await store.keys.any_active(2000)
+    assert await store.keys.revoke("key_1", 1500)
+    assert not await store.keys.revoke("key_1", 1600)
+    assert not await store.keys.revoke("nothing", 1600)
+    assert await store.keys.change("key_1", {"blocked": False}) is None
+    assert await store.keys.rotate("key_1", secret(7), old_until=2000) is None
+    assert [(row.id, row.revoked_at) for row in await store.keys.every()] == [("key_2", None), ("key_1", 1500)]
+    assert await store.keys.any_active(2000)
+    changed = await store.keys.change("key_2", {"expires_at": 1999.0, "roles": ("metrics",), "models": None})
+    assert changed is not None
+    assert changed == await store.keys.get("key_2")
+    assert (changed.roles, changed.expires_at) == (("metrics",), 1999.0)
+    assert not await store.keys.any_active(2000)
     assert await store.keys.ever_created()
 
 
-async def test_nobody_sees_or_ends_another_owners_key(store: Store) -> None:
-    await store.keys.add(key(1, "app"))
-    assert await store.keys.every("other") == []
-    assert not await store.keys.revoke("key_1", "other", 1500)
-    assert await store.keys.revoke("key_1", "app", 1500)
+async def test_an_exchanged_secret_ends_and_the_new_one_does_not(store: Store) -> None:
+    await store.keys.add(key(1, expires_at=9000.0))
+    rotated = await store.keys.rotate("key_1", secret(2), old_until=3000)
+    assert rotated is not None
+    assert [(each.digest, each.expires_at) for each in rotated.secrets] == [
+        (secret(2).digest, None),
+        (secret(1).digest, 3000),
+    ]
+    again = await store.keys.rotate("key_1", secret(3), old_until=5000)
+    assert again is not None
+    # One that ends sooner is not given more time.
+    assert [each.expires_at for each in again.secrets] == [None, 5000, 3000]
+    old, new = await store.keys.find(secret(1).digest), await store.keys.find(secret(3).digest)
+    assert old is not None
+    assert new is not None
+    assert (old.ends_at(), new.ends_at()) == (3000, 9000)
+
+
+async def test_keys_are_listed_in_pages(store: Store) -> None:
+    for number in range(5):
+        await store.keys.add(key(number, created_at=1000.0 + number // 2))
+    found: list[str] = []
+    after: str | None = None
+    while page := await store.keys.every(limit=2, after=after):
+        found += [row.id for row in page]
+        assert all(row.secrets for row in page)
+        after = page[-1].id
+    assert found == ["key_4", "key_3", "key_2", "key_1", "key_0"]
+    assert await store.keys.every(after="nothing") == []
+
+
+def used(day: str, **more: object) -> UsageRow:
+    values: dict[str, object] = {"day": day, "owner": "app/eve", "key": "app", "user": "eve", "turns": 1, "cost": 10}
+    return UsageRow(**{**values, **more})  # type: ignore[arg-type]
+
+
+async def test_usage_is_added_up_and_told_apart(store: Store) -> None:
+    await store.usage.add([used("2025-01-31", model="m"), used("2025-01-31", model="m", prompt_tokens=2**40)])
+    await store.usage.add([used("2025-01-31", model="m", cost=5, unpriced=1), used("2025-02-01", model="n", team="t")])
+    await store.usage.add([used("2025-02-01", owner="b", key="b", user="", tags='["vip","x"]', cost=100)])
+    found = await store.usage.sums(["day", "model"])
+    assert [(row.day, row.model, row.turns, row.cost, row.unpriced) for row in found] == [
+        ("2025-01-31", "m", 3, 25, 1),
+        ("2025-02-01", "", 1, 100, 0),
+        ("2025-02-01", "n", 1, 10, 0),
+    ]
+    assert found[0].prompt_tokens == 2**40
+    assert [(row.key, row.cost) for row in await store.usage.sums(["key"], owner="app/eve")] == [("app", 35)]
+    assert [row.cost for row in await store.usage.sums([])] == [135]
+    assert [row.day for row in await store.usage.sums(["day"], since="2025-02-01", until="2025-02-01")] == [
+        "2025-02-01"
+    ]
+    assert await store.usage.spent("owner", "app/eve") == 35
+    assert await store.usage.spent("owner", "app/eve", since="2025-02-01") == 10
+    assert await store.usage.spent("key", "app", until="2025-01-31") == 25
+    assert await store.usage.spent("team", "t") == 10
+    assert await store.usage.spent("tag", "vip") == 100
+    assert await store.usage.spent("tag", "vi") == 0
+    assert await store.usage.prune(before="2025-02-01")
+    assert await store.usage.spent("owner", "app/eve") == 10

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from gateway.errors import StoreUnavailable
+from gateway.errors import SchemaOld, StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.sql import SqlStore
 from gateway.store.store import TraceRow
 from gateway.store.tables import HEAD, metadata
+from tests.postgres import Postgres
 
 ROW = TraceRow(
     trace_id="a" * 32, owner="app", key="app", status=200, started_at=1, finished_at=2, seconds=1, events=b"[]"
@@ -128,10 +129,72 @@ async def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path:
     assert ask(tmp_path / "x.db", "SELECT version_num FROM alembic_version") == [("9999",)]
 
 
-@pytest.mark.parametrize("text", ["postgresql://h/d", "postgresql+asyncpg://h/d", "mysql://h/d"])
+@pytest.mark.parametrize("text", ["mysql://h/d", "oracle://h/d"])
 def test_another_kind_of_database_is_refused(text: str) -> None:
     with pytest.raises(StoreUnavailable, match="sqlite:///"):
         Database(text)
+
+
+async def test_a_postgresql_database_is_migrated_by_command_only(postgres_server: Postgres) -> None:
+    url = postgres_server.database()
+    store = SqlStore(url)
+    with pytest.raises(SchemaOld, match="hermes-gateway db upgrade"):
+        await store.open()
+    # Two operators at once are one migration.
+    other = SqlStore(url)
+    assert set(await asyncio.wait_for(asyncio.gather(store.upgrade(), other.upgrade()), 60)) == {HEAD}
+    await store.open()
+    await store.traces.add([ROW])
+    assert await other.traces.get(ROW.trace_id, "app") == ROW
+    for each in (store, other):
+        await each.close()
+
+
+async def test_migrations_make_the_same_tables_in_postgresql(postgres_server: Postgres) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    store = SqlStore(await postgres_server.migrated())
+    async with store._database.reading() as connection:
+        found = await connection.run_sync(lambda it: compare_metadata(MigrationContext.configure(it), metadata))
+    assert found == []
+    await store.close()
+
+
+async def test_a_postgresql_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    store = SqlStore(f"postgresql://nobody@/nothing?host={tmp_path}")
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.open()
+    assert caught.value.retryable
+    await store.close()
+
+
+async def test_keys_made_before_their_secrets_stood_apart_keep_them(tmp_path: Path) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parents[2] / "gateway" / "store" / "migrations"))
+    engine = create_engine(url(tmp_path / "x.db"))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0002")
+        connection.exec_driver_sql(
+            "INSERT INTO keys (id, name, digest, prefix, owner, roles, tags, created_at) "
+            "VALUES ('key_1', 'n', 'd1', 'hg-1', 'admin', '[\"metrics\"]', '[]', 5)"
+        )
+    engine.dispose()
+    store = await opened(tmp_path / "x.db")
+    found = await store.keys.find("d1")
+    assert found is not None
+    assert (found.id, found.roles, found.secrets[0].prefix, found.limits, found.blocked) == (
+        "key_1",
+        ("metrics",),
+        "hg-1",
+        {},
+        False,
+    )
+    await store.close()
 
 
 def test_what_is_no_url_is_refused_without_showing_it() -> None:

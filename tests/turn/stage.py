@@ -18,12 +18,15 @@ from gateway.config.models import BackendConfig, GatewayConfig, IdempotencyConfi
 from gateway.config.names import ModelNames
 from gateway.config.versions import Version, Versioned
 from gateway.observe.events import Recorder
+from gateway.observe.usage import UsageWriter
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.security.keys import KeyRing
+from gateway.security.memory_counters import MemoryCounters
 from gateway.security.principal import Principal
 from gateway.store.answers import MemoryAnswers
 from gateway.store.memory import MemoryStore
+from gateway.store.memory_keys import MemoryUsage
 from gateway.tools.courier import Courier
 from gateway.tools.ledger import Ledger
 from gateway.tools.registry import Registry
@@ -33,6 +36,7 @@ from gateway.turn.continuity import Continuity
 from gateway.turn.hooks import Hook, Hooks
 from gateway.turn.joining import Asked, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
+from gateway.turn.permits import Permits
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
@@ -151,6 +155,7 @@ class Stage:
             (),
             lambda error: (400, None),
             answers,
+            Permits(MemoryCounters(self.clock), MemoryUsage(), UsageWriter(MemoryUsage()), self.clock),
         )
 
 

@@ -120,7 +120,9 @@ async def test_deadline_within_a_writing_tool_says_that_its_effect_is_not_known(
 @BOTH
 async def test_deadline_before_a_writing_call_was_written_down_leaves_no_doubt_about_it(streamed: bool) -> None:
     class Stuck(KeptJournal):
-        async def append(self, entries: Sequence[JournalEntry]) -> None:
+        async def append(
+            self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False
+        ) -> None:
             await asyncio.Event().wait()
 
     backend = ScriptedBackend(calling(("look", "{}")))

@@ -34,9 +34,9 @@ class Turns(MemoryTurns):
         if self.away:
             raise StoreUnavailable("away")
 
-    async def begin(self, row: TurnRow, *, since: float | None = None) -> TurnRow | None:
+    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:
         self._go()
-        return await super().begin(row, since=since)
+        return await super().begin(row, since=since, hasty=hasty)
 
     async def by_body(self, owner: str, body_hash: str, *, since: float) -> Sequence[TurnRow]:
         self._go()
@@ -52,10 +52,10 @@ class Journal(MemoryJournal):
 
     away = False
 
-    async def append(self, entries: Sequence[JournalEntry]) -> None:
+    async def append(self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False) -> None:
         if self.away:
             raise StoreUnavailable("away")
-        await super().append(entries)
+        await super().append(entries, held_by=held_by, hasty=hasty)
 
 
 def asked(key: str | None = "k1", body: bytes = b"pay", *, retried: bool = False, owner: str = "app") -> Asked:

@@ -324,8 +324,10 @@ async def test_answer_is_journalled_before_its_writing_call_starts(streamed: boo
     order: list[str] = []
 
     class Journal(KeptJournal):
-        async def append(self, entries: Sequence[JournalEntry]) -> None:
-            await super().append(entries)
+        async def append(
+            self, entries: Sequence[JournalEntry], *, held_by: str | None = None, hasty: bool = False
+        ) -> None:
+            await super().append(entries, held_by=held_by, hasty=hasty)
             order.append("journal")
 
     async def write(arguments: Any, context: Any) -> str:

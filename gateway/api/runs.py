@@ -1,0 +1,80 @@
+"""`GET /v1/runs`, `GET /v1/runs/{id}`, `POST /v1/runs/{id}/cancel` and `…/retry`: what became of background runs."""
+
+from __future__ import annotations
+
+from typing import Any, cast, get_args
+
+from fastapi import APIRouter, Request
+
+from gateway.api.auth import caller
+from gateway.api.lists import limit_of, listed
+from gateway.api.services import Services
+from gateway.errors import InvalidRequest, NotFound
+from gateway.runs.view import summary, view
+from gateway.security.principal import Principal
+from gateway.store.run_records import Status
+
+_STATUSES = get_args(Status)
+# How long a cancellation is waited for that is being heeded.
+_CANCEL_WAIT_S = 1.0
+
+
+def runs_endpoints(services: Services) -> APIRouter:
+    """All four endpoints."""
+    router = APIRouter()
+
+    async def owner_of(request: Request) -> str | None:
+        return _owner(await caller(request.scope, services.versions.serving.keys, services.clock.now()))
+
+    @router.get("/runs")
+    async def list_runs(request: Request) -> dict[str, Any]:
+        owner = await owner_of(request)
+        asked = request.query_params
+        unknown = sorted(set(asked) - {"limit", "after", "status", "dead"})
+        if unknown:
+            raise InvalidRequest(
+                f"There is no filter `{unknown[0]}`; there are `status`, `dead`, `limit` and `after`.", param=unknown[0]
+            )
+        status = asked.get("status")
+        if status is not None and status not in _STATUSES:
+            raise InvalidRequest(f"`status` is {status!r}; expected one of {', '.join(_STATUSES)}.", param="status")
+        dead = asked.get("dead")
+        if dead not in (None, "true", "false"):
+            raise InvalidRequest(f"`dead` is {dead!r}; expected `true` or `false`.", param="dead")
+        limit = limit_of(asked.get("limit"))
+        rows = await services.runs.newest(
+            owner,
+            status=cast(Status | None, status),
+            dead=None if dead is None else dead == "true",
+            limit=limit + 1,
+            after=asked.get("after"),
+        )
+        return listed(rows, limit, lambda row: row.id, summary)
+
+    @router.get("/runs/{run_id}")
+    async def get_run(request: Request, run_id: str) -> dict[str, Any]:
+        row = await services.runs.get(run_id, await owner_of(request))
+        if row is None:
+            raise NotFound(f"There is no run {run_id!r}.")
+        return view(row)
+
+    @router.post("/runs/{run_id}/cancel")
+    async def cancel(request: Request, run_id: str) -> dict[str, Any]:
+        owner = await owner_of(request)
+        row = await services.runs.cancel(run_id, owner)
+        if not row.over:
+            # Mostly it is over within moments, and who asks need not ask again.
+            row = await services.runs.ended(run_id, owner, _CANCEL_WAIT_S) or row
+        return view(row)
+
+    @router.post("/runs/{run_id}/retry")
+    async def retry(request: Request, run_id: str) -> dict[str, Any]:
+        services.drain.refuse()
+        return view(await services.runs.retry(run_id, await owner_of(request)))
+
+    return router
+
+
+def _owner(principal: Principal) -> str | None:
+    """Administrators see everybody's."""
+    return None if "admin" in principal.roles else principal.owner

@@ -1,0 +1,126 @@
+"""`hermes-gateway runs`: background runs and what became of them; cancel one, or begin a failed one again."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from gateway.clock import SystemClock
+from gateway.commands.client import Unreachable, get_json, post_json
+from gateway.commands.files import paths_of, settings_of, tell
+from gateway.config.loader import load
+from gateway.config.models import GatewayConfig
+from gateway.errors import ConfigError, GatewayError, NotFound
+from gateway.runs.acceptance import Acceptance
+from gateway.runs.memory_queue import MemoryQueue
+from gateway.runs.queue import Queue
+from gateway.runs.view import summary, view
+from gateway.settings import Settings
+from gateway.store.sql import SqlStore
+
+_TIMEOUT_S = 30.0
+_MOST = 100
+
+
+class _Refused(Exception):
+    """The gateway said no."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List, show, cancel or retry; 1 where there is no such run, or it is not to be touched."""
+    if (arguments.action == "list") == (arguments.id is not None):
+        print("`list` takes no ID; `show`, `cancel` and `retry` take one.", file=sys.stderr)
+        return 2
+    if not 1 <= arguments.limit <= _MOST:
+        print(f"--limit: expected 1 to {_MOST}, not {arguments.limit}", file=sys.stderr)
+        return 2
+    try:
+        settings = settings_of()
+        ask = _over_http if settings.gateway_url else _in_database
+        answer = asyncio.run(ask(arguments, settings))
+    except ConfigError as error:
+        return tell(error)
+    except (Unreachable, _Refused, GatewayError) as error:
+        print(error, file=sys.stderr)
+        return 3 if isinstance(error, Unreachable) else 1
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(answer)).decode())
+    elif arguments.action == "list":
+        for row in answer["data"]:
+            print(_line(row))
+    else:
+        print(_line(answer))
+        if answer["response"] is not None and arguments.action == "show":
+            print(msgspec.json.format(msgspec.json.encode(answer["response"])).decode())
+    return 0
+
+
+async def _over_http(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    if arguments.action == "list":
+        asked = {"limit": arguments.limit, "status": arguments.status, "after": arguments.after}
+        asked["dead"] = "true" if arguments.dead else None
+        wanted = {name: value for name, value in asked.items() if value is not None}
+        found = await get_json(settings, f"/v1/runs?{urlencode(wanted)}")
+        return found or {"data": []}
+    if arguments.action == "show":
+        found = await get_json(settings, f"/v1/runs/{arguments.id}")
+        if found is None:
+            raise _Refused(f"There is no run {arguments.id!r}.")
+        return found
+    status, body = await post_json(settings, f"/v1/runs/{arguments.id}/{arguments.action}", {}, _TIMEOUT_S)
+    if status >= 400:
+        raise _Refused(body.get("error", {}).get("message", f"the gateway answered {status}"))
+    return body
+
+
+async def _in_database(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    config_path, routes_path = paths_of(arguments, settings)
+    config = (await asyncio.to_thread(load, config_path, routes_path, settings, offline=True)).config
+    store = SqlStore(config.storage.database)
+    queue = _queue(config)
+    try:
+        await store.open()
+        runs = Acceptance(store.runs, queue, SystemClock(), lambda: config.runs)
+        if arguments.action == "list":
+            rows = await runs.newest(
+                None,
+                status=arguments.status,
+                dead=True if arguments.dead else None,
+                limit=arguments.limit,
+                after=arguments.after,
+            )
+            return {"object": "list", "data": [summary(row) for row in rows]}
+        if arguments.action == "cancel":
+            return view(await runs.cancel(arguments.id, None))
+        if arguments.action == "retry":
+            # Without a shared queue, the gateway that executes runs finds it in the database.
+            return view(await runs.retry(arguments.id, None))
+        row = await runs.get(arguments.id, None)
+        if row is None:
+            raise NotFound(f"There is no run {arguments.id!r}.")
+        return view(row)
+    finally:
+        await queue.close()
+        await store.close()
+
+
+def _queue(config: GatewayConfig) -> Queue:
+    if config.storage.redis is None:
+        return MemoryQueue(SystemClock())
+    from gateway.runs.valkey_queue import ValkeyQueue
+
+    return ValkeyQueue(config.storage.redis, config.storage.redis_prefix, SystemClock())
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    status = f"{row['status']} (dead)" if row["dead"] else row["status"]
+    words = [row["id"], status, row["type"], row["priority"], row["created_at"], f"deliveries={row['deliveries']}"]
+    if row["error"] is not None:
+        words.append(row["error"]["message"])
+    return "  ".join(words)

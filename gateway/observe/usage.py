@@ -1,0 +1,139 @@
+"""What was used, added up here and written behind.
+
+Knows rows and when they are written. What could not be written yet is kept and written later; where too much of it waits, the
+figures of different days and tags run together no further: the newest are dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+import msgspec
+import structlog
+
+from gateway.errors import StoreUnavailable
+from gateway.store.usage_records import UsageRow, Usages
+
+# Seconds in which turns are added up before they are written: what a process that is killed forgets at most.
+GATHER_S: Final = 1.0
+_RETRY_S: Final = 5.0
+_MOST_ROWS: Final = 20_000
+_CLOSE_S: Final = 5.0
+
+_log = structlog.stdlib.get_logger("gateway.usage")
+
+_Place = tuple[str, str, str, str, str, str, str, str, str]
+
+
+class UsageWriter:
+    """Adds up and writes.
+
+    Args:
+        usage: where to.
+
+    Attributes:
+        dropped: turns whose usage was lost so far.
+    """
+
+    def __init__(self, usage: Usages) -> None:
+        self._usage = usage
+        self._rows: dict[_Place, list[int]] = {}
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._failing = False
+        self.dropped = 0
+
+    def open(self) -> None:
+        """Begin to write, in a task of its own."""
+        self._task = asyncio.create_task(self._run(), name="usage-writer")
+
+    def add(
+        self,
+        place: _Place,
+        *,
+        failed: bool,
+        prompt_tokens: int,
+        cached_tokens: int,
+        completion_tokens: int,
+        cost: int,
+        unpriced: bool,
+    ) -> None:
+        """Count one turn.
+
+        Args:
+            place: day, owner, key, user, team, tags, route, model and backend, as in `UsageRow`.
+            failed: whether it did not end well.
+            prompt_tokens: of all its rounds.
+            cached_tokens: part of them.
+            completion_tokens: of all its rounds.
+            cost: billionths of the currency.
+            unpriced: whether the price of some of it is not known.
+        """
+        row = self._rows.get(place)
+        if row is None:
+            if len(self._rows) >= _MOST_ROWS:
+                self.dropped += 1
+                return
+            row = self._rows[place] = [0] * 7
+        row[0] += 1
+        row[1] += failed
+        row[2] += prompt_tokens
+        row[3] += cached_tokens
+        row[4] += completion_tokens
+        row[5] += cost
+        row[6] += unpriced
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Write what was added by now. Raises `StoreUnavailable`; nothing is lost by it."""
+        async with self._writing:
+            rows, self._rows = self._rows, {}
+            if not rows:
+                return
+            try:
+                await self._usage.add([_row(place, counts) for place, counts in rows.items()])
+            except BaseException:
+                # Whether a commit whose answer was lost has happened is not known; money that is counted twice does less
+                # harm than money that is not counted.
+                for place, counts in rows.items():
+                    kept = self._rows.setdefault(place, [0] * 7)
+                    for number, count in enumerate(counts):
+                        kept[number] += count
+                raise
+
+    async def close(self) -> None:
+        """Write what is left, and stop."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self.flush()
+        except (StoreUnavailable, TimeoutError):
+            lost = sum(counts[0] for counts in self._rows.values())
+            self.dropped += lost
+            _log.error("usage was lost", turns=lost)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(_RETRY_S if self._failing else GATHER_S)
+            self._wake.clear()
+            try:
+                await self.flush()
+                self._failing = False
+            except StoreUnavailable as error:
+                if not self._failing:
+                    _log.warning("usage cannot be written for now", reason=error.message)
+                self._failing = True
+                self._wake.set()
+
+
+def _row(place: _Place, counts: list[int]) -> UsageRow:
+    names = UsageRow.__struct_fields__
+    return msgspec.convert(dict(zip(names, (*place, *counts), strict=True)), UsageRow)

@@ -1,0 +1,1 @@
+"""Durable runs: turns that outlive their request."""

@@ -1,0 +1,84 @@
+"""What follows the end of a run: webhooks that tell of it, each a run of its own.
+
+Knows who is to be told what, and when a delivery that failed is tried again. They are recorded in the transaction that ends the
+run, so that no end goes untold. How one is delivered is `webhooks.py`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from gateway.config.runs import WebhookConfig
+from gateway.store.run_records import RunRow
+
+KIND: Final = "webhook"
+# Seconds to the next attempt, as Standard Webhooks advise: immediately, 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h.
+RETRIES_S: Final = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 36_000.0)
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """What a webhook run's body holds: the webhook's name in the configuration, and what is sent."""
+
+    webhook: str
+    content: Any
+
+
+class Followers:
+    """Makes the runs that follow.
+
+    Args:
+        webhooks: who is told, by name, as they are now.
+    """
+
+    def __init__(self, webhooks: Callable[[], Mapping[str, WebhookConfig]]) -> None:
+        self._webhooks = webhooks
+
+    def of(self, run: RunRow, status: str, now: float) -> Sequence[RunRow]:
+        """The deliveries that follow the end of a run."""
+        event = f"response.{status}"
+        if run.kind == KIND:
+            return []
+        return [
+            _delivery(run, name, event, now) for name, webhook in self._webhooks().items() if event in webhook.events
+        ]
+
+    def most(self, run: RunRow) -> int | None:
+        """How often a run is begun where that is not what the configuration says for all."""
+        return len(RETRIES_S) + 1 if run.kind == KIND else None
+
+    def wait_s(self, run: RunRow) -> float | None:
+        """Seconds to the next attempt where that is not the usual."""
+        return RETRIES_S[min(run.deliveries, len(RETRIES_S)) - 1] if run.kind == KIND else None
+
+
+def shown_id(run: RunRow) -> str:
+    """What the client knows the run as."""
+    return f"resp_{run.trace_id}" if run.kind == "response" else run.id
+
+
+def _delivery(run: RunRow, name: str, event: str, now: float) -> RunRow:
+    # The same end of the same run is the same delivery, whoever writes it down.
+    trace_id = hashlib.sha256(f"{run.id}\0{run.epoch}\0{name}\0{event}".encode()).hexdigest()[:32]
+    content = {
+        "id": f"evt_{trace_id}",
+        "object": "event",
+        "type": event,
+        "created_at": int(now),
+        "timestamp": datetime.fromtimestamp(now, UTC).isoformat(),
+        "data": {"id": shown_id(run)},
+    }
+    return RunRow(
+        id=f"run_{trace_id}",
+        kind=KIND,
+        trace_id=trace_id,
+        owner=run.owner,
+        parent_id=run.id,
+        body=msgspec.json.encode(Delivery(name, content)),
+        created_at=now,
+        due_at=now,
+    )

@@ -1,0 +1,330 @@
+"""Letting turns in, and counting what came of them.
+
+Knows when the counters are asked, what a turn sets aside before it runs, and what it pays. Who is counted under which name is
+`security/allowances.py`'s, the counting the counters'.
+
+A turn sets aside what it may cost: its prompt by estimate, and as many tokens as its answer may have. Before each further
+round it sets aside what it has used by then and the next round; and its key has to count still. At its end it pays what the
+upstreams say it used, whichever way it ends, and everything else is free again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from gateway.chat.blocks import Message
+from gateway.chat.usage import Usage
+from gateway.clock import Clock
+from gateway.errors import NotAllowed, StoreUnavailable
+from gateway.observe.usage import UsageWriter
+from gateway.routing.text import estimate_tokens
+from gateway.security.allowances import Allowance, Today
+from gateway.security.counters import RENEW_S, Counters, Entry, Exit, Given, Hold, Paid, Slot, Stay, Take, Verdict
+from gateway.security.prices import Bound
+from gateway.store.usage_records import NANO, Usages
+from gateway.turn.context import Turn
+from gateway.turn.refusal import refusal_of, standing_of
+
+# Tokens that an answer is reckoned with that may be as long as it likes.
+ANSWER_TOKENS: Final = 1024
+_MOST_WARNED: Final = 10_000
+
+_log = structlog.stdlib.get_logger("gateway.limits")
+_tags = msgspec.json.Encoder().encode
+
+
+class Permit:
+    """One turn's stay, from its being let in to its end."""
+
+    __slots__ = ("_holds", "_id", "_permits", "_slots", "_taken", "_today", "_turn", "allowance")
+
+    def __init__(self, permits: Permits, turn: Turn, id_: str, allowance: Allowance, today: Today) -> None:
+        self._permits = permits
+        self._turn = turn
+        self._today = today
+        self._id = id_
+        self._taken: Sequence[Take] = ()
+        self._slots: Sequence[Slot] = ()
+        self._holds: Sequence[Hold] = ()
+        self.allowance = allowance
+
+    async def next_round(self, messages: Sequence[Message]) -> None:
+        """Make sure that the turn may go on to its next round, which sends these messages.
+
+        Raises:
+            Unauthenticated: its key has ended meanwhile.
+            BudgetExceeded: what it has used and the next round are more than is left.
+            StoreUnavailable: it cannot be found out.
+        """
+        await self._permits.go_on(self, messages)
+
+    @property
+    def stay(self) -> Stay:
+        """What it holds."""
+        return Stay(self._id, [slot.name for slot in self._slots], [(hold.name, hold.amount) for hold in self._holds])
+
+    def entry(self, tokens: int, cost: int) -> Entry:
+        """What the turn needs to be let in.
+
+        Args:
+            tokens: what it is reckoned with.
+            cost: what that costs, billionths of the currency.
+        """
+        allowed = self.allowance
+        takes = [*allowed.requests, *(Take(take.name, take.limit, tokens) for take in allowed.tokens)]
+        holds = [Hold(purse.counter(self._today), purse.limit, cost, kept_s=purse.kept_s) for purse in allowed.purses]
+        return Entry(self._id, takes, allowed.slots, holds)
+
+    def further(self, cost: int) -> Entry:
+        """What it needs to go on, now that it is reckoned with this cost."""
+        holds = [msgspec.structs.replace(hold, amount=max(cost, hold.amount), old=hold.amount) for hold in self._holds]
+        return Entry(self._id, (), (), holds)
+
+    def took(self, entry: Entry) -> None:
+        """It was let in by this."""
+        self._taken = entry.takes or self._taken
+        self._slots = entry.slots or self._slots
+        self._holds = entry.holds
+
+    def exit(self, tokens: int, cost: int) -> Exit | None:
+        """The end of the stay, for a turn that used so many tokens and cost so much; None where nothing was counted."""
+        if not (self._taken or self._slots or self._holds):
+            return None
+        # Behind those of requests, which stay taken.
+        given = [
+            Given(take.name, take.limit, tokens - min(take.amount, take.limit))
+            for take in self._taken[len(self.allowance.requests) :]
+        ]
+        paid = [Paid(hold.name, hold.amount, cost) for hold in self._holds]
+        return Exit(self._id, given, [slot.name for slot in self._slots], paid)
+
+
+class Permits:
+    """Lets turns in and out.
+
+    Args:
+        counters: where is counted.
+        usage: what was used before, for counters that do not know.
+        writer: writes down what was used.
+        clock: time.
+    """
+
+    def __init__(self, counters: Counters, usage: Usages, writer: UsageWriter, clock: Clock) -> None:
+        self._counters = counters
+        self._usage = usage
+        self._writer = writer
+        self._clock = clock
+        self._open: set[Permit] = set()
+        self._renewing: asyncio.Task[None] | None = None
+        self._warned: set[str] = set()
+        self._away = False
+        # Names of stays: no other process has one like it.
+        self._process = f"{secrets.token_hex(6)}."
+        self._numbers = itertools.count()
+
+    def start(self) -> None:
+        """Begin to give word of turns that run, where others count too."""
+        if self._counters.shared:
+            self._renewing = asyncio.create_task(self._renew(), name="permits")
+
+    async def close(self) -> None:
+        """Stop. What still runs is let out by whoever runs it."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._renewing
+        await self._counters.close()
+
+    async def enter(self, turn: Turn) -> Permit:
+        """Let a turn in. Whoever gets a permit has to give it back by `leave`, however the turn ends.
+
+        Raises:
+            RateLimited: too much at once, or in a minute.
+            BudgetExceeded: it may cost more than is left.
+            NotAllowed: its price is not known, and has to be.
+            StoreUnavailable: it cannot be found out, and has to be.
+        """
+        snapshot = turn.snapshot
+        allowances = snapshot.allowances
+        today = allowances.today(self._clock.now())
+        allowed = allowances.of(turn.principal, turn.tags, turn.pool.name, turn.decision.route)
+        permit = Permit(self, turn, f"{self._process}{next(self._numbers)}", allowed, today)
+        turn.permit = permit
+        if not allowed:
+            return permit
+        tokens, cost = 0, 0
+        if allowed.tokens or allowed.purses:
+            tokens, cost = self._reckoned(turn, turn.messages, bool(allowed.purses))
+        entry = permit.entry(tokens, cost)
+        verdict = await self._asked(turn, permit, entry)
+        if verdict is None:
+            return permit
+        turn.standing = standing_of(allowed, entry, verdict)
+        if verdict.outcome == "in":
+            permit.took(entry)
+            self._open.add(permit)
+            self._warn(turn, entry, verdict)
+            return permit
+        raise refusal_of(allowed, verdict)
+
+    async def go_on(self, permit: Permit, messages: Sequence[Message]) -> None:
+        """See `Permit.next_round`."""
+        turn = permit._turn  # noqa: SLF001 - one thing in two classes: what a turn holds, and who lets it in
+        await turn.snapshot.keys.still(turn.principal, self._clock.now())
+        if not permit._holds:  # noqa: SLF001 - as above
+            return
+        _, next_cost = self._reckoned(turn, messages, priced=True)
+        spent, _ = turn.snapshot.prices.of(turn.spent)
+        entry = permit.further(spent + next_cost)
+        verdict = await self._asked(turn, permit, entry)
+        if verdict is None:
+            return
+        if verdict.outcome != "in":
+            raise refusal_of(permit.allowance, verdict)
+        permit.took(entry)
+
+    def leave(self, permit: Permit, *, ok: bool) -> None:
+        """Let a turn out: what it used is paid and written down, everything else is free again."""
+        turn = permit._turn  # noqa: SLF001 - as above
+        self._open.discard(permit)
+        turn.permit = None
+        spent = [*turn.spent, *_failed_attempts(turn)]
+        turn.spent.clear()
+        cost, known = turn.snapshot.prices.of(spent)
+        used = _sum([usage for _, usage in spent])
+        exit_ = permit.exit(used.total_tokens, cost)
+        if exit_ is not None:
+            self._counters.leave(exit_)
+        who = turn.principal
+        self._writer.add(
+            (
+                permit._today.day,  # noqa: SLF001 - as above
+                who.owner,
+                who.key_id,
+                who.user or "",
+                who.team or "",
+                _tags(sorted(turn.tags)).decode() if turn.tags else "[]",
+                turn.decision.route or "",
+                turn.answering,
+                turn.backend or "",
+            ),
+            failed=not ok,
+            prompt_tokens=used.prompt_tokens,
+            cached_tokens=used.cached_tokens,
+            completion_tokens=used.completion_tokens,
+            cost=cost,
+            unpriced=not known,
+        )
+
+    def _reckoned(self, turn: Turn, messages: Sequence[Message], priced: bool) -> tuple[int, int]:
+        """The tokens a round may take, and what they cost at most."""
+        prompt = estimate_tokens(messages) + len(turn.tools_wire or b"") // 4
+        most = _most_tokens(turn)
+        cost = 0
+        if priced:
+            bound: Bound = turn.snapshot.bound_of(turn.pool, fallbacks=turn.fallbacks)
+            if not bound.known and turn.snapshot.config.budgets.unknown_price == "refuse":
+                raise NotAllowed(
+                    f"The price of `{turn.decision.model}` is not known, and `budgets.unknown_price` is `refuse`."
+                )
+            cost = bound.of(prompt, (ANSWER_TOKENS if most is None else most) * turn.request.n)
+            if not bound.known:
+                # Nobody knows what it will cost; once everything is spent, nothing may.
+                cost = max(cost, 1)
+        return prompt + (most or 0) * turn.request.n, cost
+
+    async def _asked(self, turn: Turn, permit: Permit, entry: Entry) -> Verdict | None:
+        """What the counters say; None where they are away and the turn may run all the same."""
+        config = turn.snapshot.config
+        try:
+            verdict = await self._counters.enter(entry)
+            if verdict.outcome == "unknown":
+                verdict = await self._counters.enter(await self._told(permit, entry, verdict))
+        except asyncio.CancelledError:
+            self._give_up(entry)
+            raise
+        except StoreUnavailable as error:
+            self._give_up(entry)
+            closed = (entry.holds and config.budgets.store_down == "closed") or (
+                (entry.takes or entry.slots) and config.limits.store_down == "closed"
+            )
+            if not self._away:
+                _log.warning("limits and budgets cannot be counted", reason=error.message)
+            self._away = True
+            if closed:
+                raise
+            return None
+        self._away = False
+        return verdict
+
+    def _give_up(self, entry: Entry) -> None:
+        """Give back what may have been taken by an entry whose answer was not heard."""
+        paid = [Paid(hold.name, hold.amount, 0) for hold in entry.holds if not hold.old]
+        if entry.slots or paid:
+            self._counters.leave(Exit(entry.id, (), [slot.name for slot in entry.slots], paid))
+
+    async def _told(self, permit: Permit, entry: Entry, verdict: Verdict) -> Entry:
+        """The entry with what was spent before, for counters that do not know."""
+        # What this process has not written down yet belongs to it.
+        await self._writer.flush()
+        holds = list(entry.holds)
+        for index, (hold, purse) in enumerate(zip(holds, permit.allowance.purses, strict=True)):
+            if verdict.spent[index] < 0:
+                since = permit._today.first_day(purse.period)  # noqa: SLF001 - as above
+                spent = await self._usage.spent(purse.scope, purse.whose, since=since)
+                holds[index] = msgspec.structs.replace(hold, initial=spent)
+        return msgspec.structs.replace(entry, holds=holds)
+
+    def _warn(self, turn: Turn, entry: Entry, verdict: Verdict) -> None:
+        """Tell, once for each budget and period, that it is nearly spent."""
+        share = turn.snapshot.config.budgets.warn_at
+        for hold, spent, held in zip(entry.holds, verdict.spent, verdict.held, strict=True):
+            if spent + held >= share * hold.limit and hold.name not in self._warned:
+                if len(self._warned) >= _MOST_WARNED:
+                    self._warned.clear()
+                self._warned.add(hold.name)
+                turn.record.emit("budget.warned", budget=hold.name, spent=spent / NANO, limit=hold.limit / NANO)
+                _log.warning("a budget is nearly spent", budget=hold.name, spent=spent / NANO, limit=hold.limit / NANO)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            stays = [permit.stay for permit in self._open]
+            with contextlib.suppress(StoreUnavailable):
+                await self._counters.renew([stay for stay in stays if stay.slots or stay.held])
+
+
+def _most_tokens(turn: Turn) -> int | None:
+    """The tokens that one answer may have, where the request bounds them."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        raw = turn.fields.get(name)
+        if raw is not None:
+            with contextlib.suppress(msgspec.MsgspecError):
+                return max(0, msgspec.json.decode(raw, type=int))
+    return None
+
+
+def _failed_attempts(turn: Turn) -> list[tuple[str | None, Usage]]:
+    """What attempts have cost that somebody else's answer stood in for, where their upstream said so."""
+    return [
+        (event.data["backend"], Usage(event.data["prompt_tokens"] or 0, event.data["completion_tokens"] or 0))
+        for event in turn.record.events
+        if event.type == "attempt.failed" and event.data["prompt_tokens"] is not None
+    ]
+
+
+def _sum(usages: Sequence[Usage]) -> Usage:
+    if len(usages) == 1:
+        return usages[0]
+    total = Usage()
+    for usage in usages:
+        total += usage
+    return total

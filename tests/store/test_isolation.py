@@ -1,0 +1,213 @@
+"""Nothing stored is readable by another owner: every kind of record, tried by those who are not its owner.
+
+Every table with an owner has an entry here; one that is missing fails a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.security.principal import Principal
+from gateway.store.response_records import ConversationRow, ResponseRow
+from gateway.store.run_records import RunRow
+from gateway.store.sql import SqlStore
+from gateway.store.store import JournalEntry, TraceRow
+from gateway.store.tables import metadata
+from gateway.store.turn_records import EffectRow, HiddenRow, TurnRow
+from gateway.store.usage_records import UsageRow
+
+# Callers that must not be taken for each other: keys and end users, names within names, patterns of databases.
+OWNERS = [
+    Principal("app").owner,
+    Principal("app", user="eve").owner,
+    Principal("app", user="eve/mallory").owner,
+    Principal("app", user="Eve").owner,
+    Principal("app", user="%").owner,
+    Principal("app-eve").owner,
+    Principal("appeve").owner,
+    Principal("_pp").owner,
+]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a record of an owner is kept, and what an owner finds of it."""
+
+    keep: Callable[[SqlStore, str, str], Awaitable[object]]
+    find: Callable[[SqlStore, str, str], Awaitable[Any]]
+
+
+async def _keep_trace(store: SqlStore, owner: str, name: str) -> None:
+    row = TraceRow(
+        trace_id=name, owner=owner, key="k", status=200, started_at=1, finished_at=2, seconds=1, events=b"[]"
+    )
+    await store.traces.add([row])
+
+
+async def _find_trace(store: SqlStore, owner: str, name: str) -> Any:
+    listed = [row.trace_id for row in await store.traces.newest(owner, limit=100)]
+    assert (name in listed) == (await store.traces.get(name, owner) is not None)
+    return await store.traces.get(name, owner)
+
+
+async def _keep_journal(store: SqlStore, owner: str, name: str) -> None:
+    entry = JournalEntry(turn_id=name, trace_id=name, owner=owner, round=1, kind="answer", content={}, created_at=1)
+    await store.journal.append([entry])
+
+
+async def _keep_turn(store: SqlStore, owner: str, name: str) -> None:
+    row = TurnRow(
+        turn_id=name, owner=owner, key="same", body_hash="same", holder="h", held_until=1, created_at=1, updated_at=1
+    )
+    assert await store.turns.begin(row) is None, "the same key of another owner is in the way"
+
+
+async def _find_turn(store: SqlStore, owner: str, name: str) -> Any:
+    by_key = await store.turns.by_key(owner, "same")
+    by_body = await store.turns.by_body(owner, "same", since=0)
+    assert {row.owner for row in by_body} <= {owner}
+    assert by_key is None or by_key.owner == owner
+    return await store.turns.get(name, owner)
+
+
+async def _keep_effect(store: SqlStore, owner: str, name: str) -> None:
+    row = EffectRow(
+        id=name,
+        effect_key="same",
+        owner=owner,
+        turn_id=name,
+        trace_id=name,
+        round=1,
+        position=0,
+        tool="t",
+        spec_hash="s",
+        arguments="{}",
+        arguments_hash="a",
+        holder="h",
+        held_until=1,
+        started_at=1,
+    )
+    assert await store.effects.start(row) is None, "the same effect of another owner is in the way"
+
+
+async def _find_effect(store: SqlStore, owner: str, name: str) -> Any:
+    listed = [row.id for row in await store.effects.newest(owner, limit=100)]
+    of_turn = [row.id for row in await store.effects.of_turn(name, owner)]
+    found = await store.effects.get(name, owner)
+    assert (name in listed) == (name in of_turn) == (found is not None)
+    return found
+
+
+async def _keep_hidden(store: SqlStore, owner: str, name: str) -> None:
+    row = HiddenRow(
+        owner=owner, anchor="same", visible="v", digest=name, messages=b"[]", call_ids=("same",), created_at=1
+    )
+    await store.hidden.keep([row])
+
+
+async def _find_hidden(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.hidden.find(owner, ["same"], ["same"])
+    return [row for row in found if row.digest == name]
+
+
+async def _keep_usage(store: SqlStore, owner: str, name: str) -> None:
+    await store.usage.add([UsageRow(day="2025-01-31", owner=owner, model=name, cost=1, turns=1)])
+
+
+async def _find_usage(store: SqlStore, owner: str, name: str) -> Any:
+    assert await store.usage.spent("owner", owner) == 1
+    return [row for row in await store.usage.sums(["model"], owner=owner) if row.model == name]
+
+
+async def _keep_run(store: SqlStore, owner: str, name: str) -> None:
+    row = RunRow(id=name, kind="k", trace_id=name, owner=owner, idempotency_key="same", created_at=1, due_at=1)
+    [kept] = await store.runs.add([row])
+    assert kept.id == name, "the same key of another owner is in the way"
+
+
+async def _find_run(store: SqlStore, owner: str, name: str) -> Any:
+    listed = [row.id for row in await store.runs.newest(owner, status=None, dead=None, limit=100, after=None)]
+    found = await store.runs.get(name, owner)
+    assert (name in listed) == (found is not None)
+    if found is None:
+        assert await store.runs.cancel(name, owner, now=2) is None
+        assert not await store.runs.retry(name, owner, now=2)
+    return found
+
+
+async def _keep_response(store: SqlStore, owner: str, name: str) -> None:
+    await store.responses.add(ResponseRow(id=name, owner=owner, status="completed", created_at=1, updated_at=1))
+
+
+async def _find_response(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.responses.get(name, owner)
+    assert [row.id for row in await store.responses.chain(name, owner, limit=5)] == ([name] if found else [])
+    if found is None:
+        assert not await store.responses.delete(name, owner)
+    return found
+
+
+async def _keep_conversation(store: SqlStore, owner: str, name: str) -> None:
+    await store.conversations.add(ConversationRow(id=name, owner=owner, created_at=1), [])
+
+
+async def _find_conversation(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.conversations.get(name, owner)
+    if found is None:
+        assert not await store.conversations.rename(name, owner, {"a": "b"})
+        assert not await store.conversations.delete(name, owner)
+    return found
+
+
+MATRIX: dict[str, Kind] = {
+    "traces": Kind(_keep_trace, _find_trace),
+    "journal": Kind(_keep_journal, lambda store, owner, name: store.journal.of_turn(name, owner)),
+    "turns": Kind(_keep_turn, _find_turn),
+    "effects": Kind(_keep_effect, _find_effect),
+    "hidden_rounds": Kind(_keep_hidden, _find_hidden),
+    "hidden_calls": Kind(_keep_hidden, _find_hidden),
+    "usage": Kind(_keep_usage, _find_usage),
+    "runs": Kind(_keep_run, _find_run),
+    "responses": Kind(_keep_response, _find_response),
+    "conversations": Kind(_keep_conversation, _find_conversation),
+}
+# Their owner is who made them; only administrators come near them (`api/test_keys.py`), to everybody's.
+OF_ADMINISTRATORS = {"keys", "key_secrets"}
+# Parts of records that have an owner: nobody comes to them but through those.
+UNOWNED = {"response_events", "conversation_items"}
+
+
+def test_every_table_is_in_the_matrix_or_belongs_to_nobody() -> None:
+    assert set(metadata.tables) == {*MATRIX, *OF_ADMINISTRATORS, *UNOWNED}
+    owned = {name for name, table in metadata.tables.items() if "owner" in table.columns}
+    assert owned == {*MATRIX, *OF_ADMINISTRATORS}
+    assert not any(metadata.tables[name].columns["owner"].nullable for name in owned)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlStore]:
+    if request.param == "sqlite":
+        made = SqlStore(f"sqlite:///{tmp_path / 'x.db'}")
+    else:
+        made = SqlStore(await request.getfixturevalue("postgres_server").migrated())
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("kind", MATRIX)
+async def test_nobody_finds_what_another_owner_has(store: SqlStore, kind: str) -> None:
+    """R-isolation: every id of one owner, tried from every other."""
+    assert len(set(OWNERS)) == len(OWNERS)
+    names = {owner: f"{number:032x}" for number, owner in enumerate(OWNERS, 1)}
+    for owner, name in names.items():
+        await MATRIX[kind].keep(store, owner, name)
+    for owner in OWNERS:
+        for whose, name in names.items():
+            found = await MATRIX[kind].find(store, owner, name)
+            assert bool(found) == (owner == whose), f"{owner!r} and the {kind} of {whose!r}"

@@ -1,0 +1,140 @@
+"""What the database promises of runs: one holder under one epoch, and nothing written by anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import StoreUnavailable
+from gateway.store.run_records import RunRow
+from gateway.store.sql import SqlStore
+from gateway.store.store import JournalEntry
+from gateway.store.turn_records import TurnRow
+from tests.runs.stage import fresh_database
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqlStore]:
+    await fresh_database(tmp_path / "hermes.db")
+    store = SqlStore(f"sqlite:///{tmp_path / 'hermes.db'}")
+    await store.open()
+    yield store
+    await store.close()
+
+
+def row(number: int = 1, **more: Any) -> RunRow:
+    given = {
+        "id": f"run_{number}",
+        "kind": "chat",
+        "trace_id": str(number),
+        "owner": "app",
+        "created_at": 1.0,
+        "due_at": 1.0,
+    }
+    return RunRow(**{**given, **more})
+
+
+async def claimed(store: SqlStore, holder: str = "me", *, now: float = 10.0) -> RunRow:
+    found = await store.runs.claim(["run_1"], holder, now=now, until=now + 5, per_key=None)
+    assert len(found.held) == 1
+    return found.held[0]
+
+
+async def test_a_run_is_claimed_once_and_unknown_ones_are_told(store: SqlStore) -> None:
+    await store.runs.add([row()])
+    both = await asyncio.gather(
+        *(store.runs.claim(["run_1", "run_9", "run_1"], who, now=1, until=9, per_key=None) for who in ("me", "you"))
+    )
+    assert sorted(len(each.held) for each in both) == [0, 1]
+    assert both[0].unknown == ["run_9"]
+
+
+async def test_an_older_epoch_of_the_same_holder_writes_nothing(store: SqlStore) -> None:
+    await store.runs.add([row()])
+    old = await claimed(store)
+    await store.runs.lapse(now=100.0, max_deliveries=9)
+    new = await claimed(store, now=100.0)
+    assert (old.holder, old.epoch < new.epoch) == (new.holder, True)
+    assert not await store.runs.end(old, status="completed", now=101.0, answer=b"{}")
+    assert not await store.runs.report(old, {"step": 1})
+    assert await store.runs.give_back(old, now=101.0, due_at=101.0, counted=True) is None
+    assert await store.runs.renew("me", until=200.0) == {"run_1": (new.epoch, "running")}
+    assert await store.runs.end(new, status="completed", now=102.0, answer=b"{}")
+    assert not await store.runs.end(new, status="failed", now=103.0)
+
+
+async def test_the_end_of_a_run_and_what_follows_it_are_one_step(store: SqlStore) -> None:
+    await store.runs.add([row()])
+    held = await claimed(store)
+    await store.runs.lapse(now=100.0, max_deliveries=9)
+    assert not await store.runs.end(held, status="completed", now=101.0, followers=[row(2)])
+    assert await store.runs.get("run_2", None) is None
+    held = await claimed(store, now=100.0)
+    assert await store.runs.end(held, status="completed", now=101.0, followers=[row(2)])
+    assert await store.runs.get("run_2", None) is not None
+
+
+async def test_what_was_given_back_while_its_end_was_asked_for_is_cancelled(store: SqlStore) -> None:
+    await store.runs.add([row()])
+    held = await claimed(store)
+    asked = await store.runs.cancel("run_1", "app", now=11.0)
+    assert asked is not None
+    assert asked.status == "cancelling"
+    assert await store.runs.to_cancel("me") == ["run_1"]
+    assert await store.runs.give_back(held, now=12.0, due_at=12.0, counted=False) == "cancelled"
+
+
+async def test_a_run_of_one_identity_is_added_once(store: SqlStore) -> None:
+    first, second = await store.runs.add([row(1, idempotency_key="k"), row(2, idempotency_key="k")])
+    assert (first.id, second.id) == ("run_1", "run_1")
+    assert [each.id for each in await store.runs.add([row(1, body=b"other"), row(3)])] == ["run_1", "run_3"]
+    kept = await store.runs.get("run_1", None)
+    assert kept is not None
+    assert kept.body == b""
+
+
+async def test_lists_go_on_behind_a_run_and_keep_to_their_owner(store: SqlStore) -> None:
+    await store.runs.add([row(n, created_at=float(n // 2), owner="app" if n else "other") for n in range(6)])
+    found: list[str] = []
+    after = None
+    while page := await store.runs.newest("app", status=None, dead=None, limit=2, after=after):
+        found += [each.id for each in page]
+        after = page[-1].id
+    assert found == ["run_5", "run_4", "run_3", "run_2", "run_1"]
+    assert await store.runs.newest("app", status="running", dead=None, limit=9, after=None) == []
+
+
+async def test_only_what_ended_long_ago_is_forgotten(store: SqlStore) -> None:
+    await store.runs.add([row(1), row(2), row(3, created_at=90.0, due_at=90.0)])
+    held = await claimed(store)
+    await store.runs.end(held, status="completed", now=20.0)
+    late = (await store.runs.claim(["run_3"], "me", now=91, until=99, per_key=None)).held[0]
+    await store.runs.end(late, status="failed", now=95.0)
+    assert await store.runs.prune(before=50.0) == 1
+    assert await store.runs.get("run_1", None) is None
+    assert await store.runs.get("run_2", None) is not None  # it waits still
+    assert await store.runs.counts() == {"queued": 1, "failed": 1, "dead": 0}
+
+
+async def test_an_answer_of_the_journal_needs_the_turn_it_belongs_to(store: SqlStore) -> None:
+    await store.turns.begin(
+        TurnRow(
+            turn_id="t",
+            owner="app",
+            key="k",
+            body_hash="h",
+            holder="me|1",
+            held_until=9.0,
+            created_at=1.0,
+            updated_at=1.0,
+        )
+    )
+    entry = JournalEntry(turn_id="t", trace_id="t", owner="app", round=1, kind="answer", content=1, created_at=1.0)
+    with pytest.raises(StoreUnavailable):
+        await store.journal.append([entry], held_by="me|2")
+    await store.journal.append([entry], held_by="me|1")
+    assert len(await store.journal.of_turn("t", None)) == 1
