@@ -1162,6 +1162,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "security/test_counters.py::test_money_is_not_set_aside_twice_however_many_ask_at_once_B079",
         "e2e/test_shared_limits.py::test_two_hundred_requests_at_once_never_pass_the_budget_B079",
         "e2e/test_shared_limits.py::test_what_a_killed_replica_had_set_aside_is_free_again_B079",
+        "api/test_limits.py::test_a_bound_that_upstreams_may_not_heed_makes_no_request_cheap_B079",
     ),
     _field_case(
         80,
@@ -1191,12 +1192,14 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "security/test_keys.py::test_an_accepted_key_is_not_accepted_for_longer_while_the_database_is_away_B089",
         "api/test_limits.py::test_a_revoked_key_ends_its_running_turn_at_the_next_round_B089",
         "e2e/test_shared_limits.py::test_a_key_that_ends_on_one_replica_ends_on_the_other_while_streams_run_B089",
+        "api/test_keyed_responses.py::test_a_revoked_key_stops_its_waiting_runs_and_an_exchanged_one_does_not_B089",
     ),
     _field_case(
         90,
         "A request that one limit refuses uses up nothing of another.",
         "security/test_counters.py::test_what_one_limit_refuses_costs_nothing_in_the_others_B090",
         "api/test_limits.py::test_a_request_that_one_limit_refuses_uses_up_no_other_B090",
+        "api/test_keyed_responses.py::test_a_response_that_limits_refuse_says_what_is_left_B090",
     ),
     # --- Background runs ---
     Requirement(

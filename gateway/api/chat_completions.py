@@ -97,7 +97,7 @@ class ChatCompletions:
             principal = for_user(principal, request.user)
             if wants_background(request):
                 self._drain.refuse()
-                new = chat_run(request, body, principal, wishes, trace_id, self._clock.now())
+                new = chat_run(request, body, principal, wishes, trace_id, self._clock.now(), origin)
                 await send_json(send, 202, _taken_on(await self._runs.submit(new), request.model))
                 return
         except ClientGone:

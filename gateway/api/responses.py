@@ -12,25 +12,27 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace as replaced
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.address import origin_of
-from gateway.api.auth import read_headers
+from gateway.api.auth import for_user, read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import ErrorAnswer, describe, internal
 from gateway.api.event_stream import EventStream
 from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
 from gateway.api.services import Services
 from gateway.api.sse import SILENCE_S
+from gateway.api.standing import standing_headers
 from gateway.api.stored_responses import followed
 from gateway.api.told import answer_headers
 from gateway.chat.codecs.responses import ResponsesRequest, decode_responses
 from gateway.chat.codecs.responses_stream import told_again
 from gateway.errors import Draining, GatewayError
 from gateway.runs.responses import response_run
+from gateway.runs.run import NewRun
 from gateway.security.principal import NOWHERE, Principal
 from gateway.turn.making import Making
-from gateway.turn.prepare import Wishes
 
 ENDPOINT: Final = "/v1/responses"
 # Seconds a client that does not read may keep a stopping gateway from stopping.
@@ -65,10 +67,12 @@ class Responses:
             )
             body = await read_body(scope, receive, int(snapshot.config.server.body_limit_mb * 1024 * 1024))
             request = decode_responses(body)
+            principal = for_user(principal, request.user)
             earlier, request = await services.responding.continued(request, principal.owner)
-            making = services.responding.make(trace_id, principal, request, earlier, wishes, ENDPOINT, body)
+            making = services.responding.make(trace_id, principal, request, earlier, wishes, ENDPOINT, body, origin)
             if request.background:
-                await self._background(trace_id, principal, request, wishes, body, receive, send)
+                run = response_run(body, principal, wishes, trace_id, origin)
+                await self._background(trace_id, principal, request, run, receive, send)
                 return
         except ClientGone:
             return
@@ -84,8 +88,7 @@ class Responses:
         trace_id: str,
         principal: Principal,
         request: ResponsesRequest,
-        wishes: Wishes,
-        body: bytes,
+        new: NewRun,
         receive: Receive,
         send: Send,
     ) -> None:
@@ -93,7 +96,7 @@ class Responses:
         services.drain.refuse()
         response = await services.responding.queue(trace_id, principal.owner, request)
         try:
-            run = await services.runs.submit(response_run(body, principal, wishes, trace_id))
+            run = await services.runs.submit(new)
         except BaseException:
             await services.responding.delete(response["id"], principal.owner)
             raise
@@ -228,7 +231,12 @@ class _Exchange:
         error = task.exception()
         if error is None:
             return task.result()
-        return describe(error) if isinstance(error, GatewayError) else internal()
+        if not isinstance(error, GatewayError):
+            return internal()
+        answer = describe(error)
+        if (turn := self._making.turn) is not None and turn.standing is not None:
+            answer = replaced(answer, headers=(*answer.headers, *standing_headers(turn.standing)))
+        return answer
 
     def _headers(self) -> Headers:
         making = self._making

@@ -9,6 +9,7 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any, Final, cast
 
 import msgspec
@@ -39,6 +40,13 @@ class Asked(msgspec.Struct, frozen=True):
     csv: bool
 
 
+def _is_day(text: str) -> bool:
+    try:
+        return _DAY.fullmatch(text) is not None and date.fromisoformat(text) is not None
+    except ValueError:
+        return False
+
+
 def asked_for(said: Mapping[str, str]) -> Asked:
     """What `by`, `from`, `to` and `format` ask for.
 
@@ -53,7 +61,7 @@ def asked_for(said: Mapping[str, str]) -> Asked:
     if wrong:
         raise InvalidRequest(f"`by` holds {wrong[0]!r}; expected some of {', '.join(DIMENSIONS)}.", param="by")
     for name in ("from", "to"):
-        if name in said and not _DAY.fullmatch(said[name]):
+        if name in said and not _is_day(said[name]):
             raise InvalidRequest(f"`{name}` is {said[name]!r}; expected a day such as 2025-01-31.", param=name)
     if said.get("format", "json") not in ("json", "csv"):
         raise InvalidRequest(f"`format` is {said['format']!r}; expected `json` or `csv`.", param="format")

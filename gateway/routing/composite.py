@@ -18,7 +18,7 @@ from gateway.config.models import RouteConfig, RouterConfig
 from gateway.errors import ConfigError, Problem
 from gateway.routing.cache import DecisionCache, cache_key
 from gateway.routing.calibrated import Calibrated
-from gateway.routing.conditions import UsedFacts
+from gateway.routing.conditions import UsedFacts, allowed
 from gateway.routing.decision import Candidate, Decision
 from gateway.routing.encoder import Encoder
 from gateway.routing.encoders.window import ends_of_text
@@ -238,6 +238,8 @@ class CompositeRouter:
         similar = {view.route: view for view in outcome.views}
         candidates: list[Candidate] = []
         for rule in self._rules.rules:
+            if not allowed(rule.route, rule.model, facts):
+                continue  # its words are none of this key's business
             view = similar.get(rule.route)
             candidates.append(
                 Candidate(

@@ -19,7 +19,7 @@ from gateway.errors import InvalidRequest
 from gateway.runs.frame import framed, read_frame
 from gateway.runs.progress import told
 from gateway.runs.run import Attempt, Done, NewRun
-from gateway.security.principal import Principal
+from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.store.run_records import PRIORITIES, Priority, RunRow
 from gateway.turn.context import Turn
 from gateway.turn.prepare import Wishes
@@ -51,7 +51,7 @@ class ChatHandler:
         turns: list[Turn] = []
         async with told(attempt, lambda: turns[0] if turns else None):
             result = await self._turns.answer(
-                run.trace_id, frame.principal, request, wishes, ENDPOINT, turns.append, run.body
+                run.trace_id, frame.principal, request, wishes, ENDPOINT, turns.append, run.body, frame.origin
             )
         assert result.body is not None
         turn = turns[0]
@@ -79,9 +79,15 @@ def wants_background(request: ChatRequest) -> bool:
 
 
 def chat_run(
-    request: ChatRequest, body: bytes, principal: Principal, wishes: Wishes, trace_id: str, now: float
+    request: ChatRequest,
+    body: bytes,
+    principal: Principal,
+    wishes: Wishes,
+    trace_id: str,
+    now: float,
+    origin: Origin = NOWHERE,
 ) -> NewRun:
-    """The run that a chat request asks for.
+    """The run that a chat request asks for, from `origin`.
 
     Raises:
         InvalidRequest: what it asks for cannot be.
@@ -103,7 +109,7 @@ def chat_run(
         trace_id=trace_id,
         owner=principal.owner,
         body=body,
-        caller=framed(principal, wishes),
+        caller=framed(principal, wishes, origin),
         idempotency_key=wishes.key,
         retried=wishes.retried,
         priority=chosen,

@@ -24,6 +24,8 @@ from gateway.store.run_records import RunRecords, RunRow
 # Seconds until the next attempt at a run that failed: doubled each time, never more than the second.
 RETRY_S: Final = 1.0
 _RETRY_MOST_S: Final = 60.0
+# Runs that a limit lets wait ask again within so many seconds of each other.
+_SPREAD_MOST_S: Final = 30.0
 # How long the end of a run is tried to be written down, and the pause in between.
 _WRITE_S: Final = 60.0
 _WRITE_AGAIN_S: Final = 0.5
@@ -73,9 +75,13 @@ class Ending:
             wait_s = self._followers.wait_s(run) or wait_s
             await self.give_back(run, self._clock.now() + max(wait_s, after_s), counted=True, error=error)
 
-    async def not_yet(self, run: RunRow) -> None:
-        """The run could not be begun here, which is nobody's fault: soon again, and no delivery is counted."""
-        await self.give_back(run, self._clock.now() + self._retry_s, counted=False)
+    async def not_yet(self, run: RunRow, error: Mapping[str, Any] | None = None, after_s: float = 0.0) -> None:
+        """The run could not be begun, which is nobody's fault: soon again, `after_s` seconds at the earliest, and no delivery is counted."""
+        now = self._clock.now()
+        # Of many that wait for the same limit one or two get in at a time: the longer they wait, the further apart they ask.
+        most_s = 0.0 if error is None else max(0.0, min(_SPREAD_MOST_S, (now - run.created_at) / 2))
+        spread_s = random.uniform(0, most_s)  # noqa: S311 - spreads
+        await self.give_back(run, now + max(self._retry_s, after_s) + spread_s, counted=False, error=error)
 
     def _most(self, run: RunRow) -> int:
         return self._followers.most(run) or self._config().max_deliveries

@@ -1,6 +1,7 @@
 """Who asked for a run, in bytes: the caller and the wishes of the headers, by value.
 
-A run is executed as the caller was when it was asked for, whatever becomes of the key meanwhile. Knows this form alone.
+A run is executed as the caller was when it was asked for, whatever becomes of the key meanwhile, unless it is revoked or blocked.
+Knows this form alone.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import msgspec
 
 from gateway.config.section import Section
 from gateway.errors import StoreUnavailable
-from gateway.security.principal import Principal
+from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.turn.prepare import Wishes
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """The caller, and what their headers wished for."""
+    """The caller, what their headers wished for, and where they asked from."""
 
     principal: Principal
     wishes: Wishes
+    origin: Origin = NOWHERE
 
 
 def _as_json(value: Any) -> Any:
@@ -39,9 +41,9 @@ _encode = msgspec.json.Encoder(order="deterministic", enc_hook=_as_json).encode
 _decode = msgspec.json.Decoder(Frame, dec_hook=_from_json).decode
 
 
-def framed(principal: Principal, wishes: Wishes) -> bytes:
+def framed(principal: Principal, wishes: Wishes, origin: Origin = NOWHERE) -> bytes:
     """What `NewRun.caller` takes. How often it was asked is no part of what was asked."""
-    return _encode(Frame(principal, replace(wishes, key=None, retried=False)))
+    return _encode(Frame(principal, replace(wishes, key=None, retried=False), origin))
 
 
 def read_frame(caller: bytes) -> Frame:

@@ -15,7 +15,7 @@ from gateway.chat.codecs.responses import decode_responses
 from gateway.runs.frame import framed, read_frame
 from gateway.runs.progress import told
 from gateway.runs.run import Attempt, Done, NewRun
-from gateway.security.principal import Principal
+from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.store.run_records import RunRow
 from gateway.turn.prepare import Wishes
 from gateway.turn.responding import Responding
@@ -41,7 +41,9 @@ class ResponseHandler:
         earlier, request = await self._responding.continued(request, run.owner)
         # One turn, whoever runs it and however often: found by the run's id, recorded round by round.
         wishes = replace(frame.wishes, key=run.id, retried=False, durable=True, deadline_s=None)
-        making = self._responding.make(run.trace_id, frame.principal, request, earlier, wishes, _ENDPOINT, run.body)
+        making = self._responding.make(
+            run.trace_id, frame.principal, request, earlier, wishes, _ENDPOINT, run.body, frame.origin
+        )
         if not await self._responding.resume(making):
             # It was deleted, or another attempt has ended it.
             return Done((await self._responding.get(f"resp_{run.trace_id}", run.owner)).body)
@@ -51,14 +53,14 @@ class ResponseHandler:
         return Done(msgspec.json.encode(response), turn.told() if turn is not None else None)
 
 
-def response_run(body: bytes, principal: Principal, wishes: Wishes, trace_id: str) -> NewRun:
-    """The run that a background request asks for."""
+def response_run(body: bytes, principal: Principal, wishes: Wishes, trace_id: str, origin: Origin = NOWHERE) -> NewRun:
+    """The run that a background request asks for, from `origin`."""
     return NewRun(
         kind=KIND,
         trace_id=trace_id,
         owner=principal.owner,
         body=body,
-        caller=framed(principal, wishes),
+        caller=framed(principal, wishes, origin),
         idempotency_key=wishes.key,
         retried=wishes.retried,
         key=principal.key_id,

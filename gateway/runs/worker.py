@@ -15,7 +15,7 @@ import structlog
 
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig
-from gateway.errors import ConfigStale, Draining, GatewayError, StoreUnavailable
+from gateway.errors import ConfigStale, Draining, GatewayError, QueueFull, RateLimited, StoreUnavailable
 from gateway.runs.ending import Ending
 from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue, Taken
@@ -250,6 +250,10 @@ class Worker:
         except GatewayError as error:
             if running.why == "cancelled":
                 await self._stopped(running)
+                return
+            if isinstance(error, RateLimited) and not isinstance(error, QueueFull):
+                # Its caller's limits let it wait, however long: no attempt has been made.
+                await self._ending.not_yet(run, error=dict(self._describe(error)), after_s=error.retry_after_s or 0.0)
                 return
             await self._ending.failed(
                 run, dict(self._describe(error)), retryable=error.retryable, after_s=error.retry_after_s or 0.0

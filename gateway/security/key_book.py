@@ -88,6 +88,18 @@ class KeyBook:
             if changes == self._changes:
                 return found
 
+    async def named(self, key_id: str) -> KeyRow | None:
+        """The key of this id as it is now, or None.
+
+        Raises:
+            StoreUnavailable: it cannot be found out.
+        """
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                return await self._there().get(key_id)
+        except TimeoutError as error:
+            raise StoreUnavailable("The keys cannot be read: the database does not answer.") from error
+
     async def ever_created(self) -> bool:
         """Whether there ever was a key; a No counts for as long as a look at a key does.
 

@@ -194,8 +194,10 @@ class KeyRing:
                 return principal
         return await self._look_up(authorization, api_key, now)
 
-    async def still(self, principal: Principal, now: float) -> None:
+    async def still(self, principal: Principal, now: float, *, lasting: bool = False) -> None:
         """Make sure that a key which was good a while ago still is.
+
+        With `lasting`, what it was used for may outlast its secret and its end: only who revokes or blocks it stops that.
 
         Raises:
             Unauthenticated: it is not.
@@ -203,10 +205,10 @@ class KeyRing:
         """
         if principal.digest is None or self._book is None:
             return
-        row = await self._book.find(principal.digest)
+        row = await (self._book.named(principal.key_id) if lasting else self._book.find(principal.digest))
         if row is None:
             raise Unauthenticated(_UNKNOWN)
-        _refuse_ended(row, now)
+        _refuse_ended(row, float("-inf") if lasting else now)
 
     async def _look_up(self, authorization: str | None, api_key: str | None, now: float) -> Principal:
         bearer = _bearer(authorization)

@@ -26,7 +26,7 @@ from gateway.clock import Clock
 from gateway.errors import GatewayError, InvalidRequest, StoreUnavailable
 from gateway.ids import new_call_id
 from gateway.observe.events import Event, Recorder
-from gateway.security.principal import Principal
+from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.store.response_records import ConversationItem, Conversations, ResponseRow, Responses, ResponseStatus
 from gateway.tools.salvage import replayable
 from gateway.turn.context import Turn
@@ -85,6 +85,7 @@ class Making:
         wishes: Wishes,
         endpoint: str,
         body: bytes,
+        origin: Origin = NOWHERE,
     ) -> None:
         self.trace_id = trace_id
         self.principal = principal
@@ -103,6 +104,7 @@ class Making:
         self._wishes = narrowed(wishes, request)
         self._endpoint = endpoint
         self._body = body
+        self._origin = origin
         self._streams = request.stream or request.background
         self._id = f"resp_{trace_id}"
         self._created = int(clock.now())
@@ -175,7 +177,14 @@ class Making:
         """
         try:
             result = await self._turns.answer(
-                self.trace_id, self.principal, self._chat, self._wishes, self._endpoint, self._begun, self._body
+                self.trace_id,
+                self.principal,
+                self._chat,
+                self._wishes,
+                self._endpoint,
+                self._begun,
+                self._body,
+                self._origin,
             )
             response = await self._finish(result)
         except GatewayError as error:

@@ -178,7 +178,8 @@ class Permits:
     async def go_on(self, permit: Permit, messages: Sequence[Message]) -> None:
         """See `Permit.next_round`."""
         turn = permit._turn  # noqa: SLF001 - one thing in two classes: what a turn holds, and who lets it in
-        await turn.snapshot.keys.still(turn.principal, self._clock.now())
+        lasting = turn.joinable is not None and turn.joinable.asked.durable
+        await turn.snapshot.keys.still(turn.principal, self._clock.now(), lasting=lasting)
         if not permit._holds:  # noqa: SLF001 - as above
             return
         _, next_cost = self._reckoned(turn, messages, priced=True)
@@ -303,13 +304,18 @@ class Permits:
 
 
 def _most_tokens(turn: Turn) -> int | None:
-    """The tokens that one answer may have, where the request bounds them."""
+    """The tokens that one answer may have, where the request bounds them. Below 1 is no bound: to some servers it means none."""
+    most: int | None = None
     for name in ("max_completion_tokens", "max_tokens"):
         raw = turn.fields.get(name)
         if raw is not None:
             with contextlib.suppress(msgspec.MsgspecError):
-                return max(0, msgspec.json.decode(raw, type=int))
-    return None
+                said = msgspec.json.decode(raw, type=int)
+                if said < 1:
+                    return None
+                # Some upstreams heed one name, some the other.
+                most = max(most or 0, said)
+    return most
 
 
 def _failed_attempts(turn: Turn) -> list[tuple[str | None, Usage]]:

@@ -22,7 +22,7 @@ from gateway.chat.codecs.responses_stream import ResponseWriter, Shown
 from gateway.clock import Clock
 from gateway.errors import GatewayError, InvalidRequest, NotFound
 from gateway.ids import new_call_id
-from gateway.security.principal import Principal
+from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.store.response_records import (
     Conversations,
     ResponseRow,
@@ -156,8 +156,9 @@ class Responding:
         wishes: Wishes,
         endpoint: str,
         body: bytes,
+        origin: Origin = NOWHERE,
     ) -> Making:
-        """A response that is to be made here. Its `run` has to be awaited, or `start` called."""
+        """A response that is to be made here, asked for from `origin`. Its `run` has to be awaited, or `start` called."""
         return Making(
             self._turns,
             self._responses,
@@ -173,6 +174,7 @@ class Responding:
             wishes=wishes,
             endpoint=endpoint,
             body=body,
+            origin=origin,
         )
 
     def start(self, making: Making) -> asyncio.Task[dict[str, Any]]:

@@ -122,6 +122,8 @@ class Turns:
         turn: Turn | None = None
         try:
             snapshot = lease.value
+            if wishes.durable:  # a run, which was asked for a while ago
+                await snapshot.keys.still(principal, self._clock.now(), lasting=True)
             limit_s = snapshot.config.server.turn_timeout_s
             try:
                 async with asyncio.timeout(limit_s):

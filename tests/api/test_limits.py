@@ -449,3 +449,19 @@ async def test_a_request_asks_the_shared_server_once(tmp_path: Path) -> None:
                 scripts = [each["cmdstat_evalsha"]["calls"] for each in (before, after)]
                 # One on the way in, and at most one behind each that goes out.
                 assert 10 < scripts[1] - scripts[0] <= 20
+
+
+@pytest.mark.parametrize(
+    "asked", [{"max_tokens": -1}, {"max_tokens": 0}, {"max_completion_tokens": 1, "max_tokens": 5000}], ids=str
+)
+async def test_a_bound_that_upstreams_may_not_heed_makes_no_request_cheap_B079(
+    tmp_path: Path, asked: dict[str, int]
+) -> None:
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, config(upstream, key={"budgets": {"day": 0.9}})) as served,
+    ):
+        # 1024 tokens are reckoned with where there is no bound: more than is left.
+        status, _, body = await ask(served, **asked)
+        assert (status, body["error"]["code"]) == (429, "insufficient_quota")
+        assert upstream.requests == []

@@ -93,7 +93,7 @@ async def printed(served: Served, *words: str) -> Any:
     return json.loads(out)
 
 
-@pytest.mark.parametrize("query", ["?by=owner", "?from=yesterday", "?format=xml", "?limit=5"])
+@pytest.mark.parametrize("query", ["?by=owner", "?from=yesterday", "?to=2025-13-45", "?format=xml", "?limit=5"])
 async def test_what_cannot_be_asked_is_a_400_that_names_it(tmp_path: Path, query: str) -> None:
     async with ScriptedUpstream() as upstream, serving(tmp_path, config(upstream)) as served:
         status, _, body = await served.get(f"/v1/usage{query}", authorization="Bearer root")

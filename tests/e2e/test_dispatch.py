@@ -500,9 +500,10 @@ async def test_comments_bridge_a_slow_start_and_do_not_keep_others_from_answerin
 def _silence(on: Served, seconds: float) -> None:
     from gateway.api.chat_completions import ChatCompletions
 
-    for edge in on.gateway.app._hot.values():  # type: ignore[attr-defined]
-        assert isinstance(edge._app, ChatCompletions)
-        edge._app._silence_s = seconds
+    chats = [edge._app for edge in on.gateway.app._hot.values() if isinstance(edge._app, ChatCompletions)]  # type: ignore[attr-defined]
+    assert chats
+    for chat in chats:
+        chat._silence_s = seconds
 
 
 async def test_usage_of_a_failed_attempt_is_booked_and_not_shown_B078(tmp_path: Path) -> None:

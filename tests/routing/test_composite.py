@@ -468,3 +468,10 @@ async def test_order_of_routes_and_utterances_does_not_matter(
 async def test_no_text_makes_the_router_raise(text: str) -> None:
     made, _ = await prepared(timeout_ms=5000)
     assert same(await made.decide(Facts(text)), await made.decide(Facts(text), explain=True))
+
+
+async def test_an_explanation_does_not_tell_of_routes_that_the_key_may_not_use() -> None:
+    made, _ = await prepared(routes=[ORDERS, MUSIC, route("off", "status", utterances=["how does it stand"])])
+    facts = Facts("my order status", allowed_routes=frozenset({"orders"}))
+    decision = await made.decide(facts, explain=True)
+    assert [candidate.route for candidate in decision.candidates] == ["orders"]
