@@ -94,6 +94,13 @@ class CallTracker:
             return CallPiece(call.position, True, call.id, call.name, "".join(call.arguments), call.custom)
         return CallPiece(call.position, False, call.id, call.name, fragment, call.custom)
 
+    def filled(self) -> list[CallPiece]:
+        """What calls without a word of arguments are short of, now that no more will come: a `{}`, as whole answers have it."""
+        blank = [call for call in self._named if not call.custom and not "".join(call.arguments).strip()]
+        for call in blank:
+            call.arguments[:] = ["{}"]
+        return [CallPiece(call.position or 0, False, call.id, call.name, "{}", call.custom) for call in blank]
+
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls so far, in the order their names came; blank arguments and `null` read `{}`."""
         return tuple(made_call(call.id, call.name, "".join(call.arguments), custom=call.custom) for call in self._named)

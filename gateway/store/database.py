@@ -6,15 +6,18 @@ Knows SQLite, PostgreSQL and Alembic. Does not know what is kept: that is each r
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.util.concurrency import await_
 
 from gateway.errors import SchemaOld, StoreUnavailable
 from gateway.store.one_hop import OneHopDriver
@@ -27,6 +30,8 @@ _NO_TRANSACTION: Final = "no_transaction"
 # Milliseconds a writer waits for other processes' transactions. SQLite lets who waits try again and again, and the one that
 # tries at the right moment wins: with several workers on a slow disk the unlucky one needs patience.
 _BUSY_MS: Final = 15_000
+_WAL: Final = "PRAGMA journal_mode = WAL"
+_LOOK_AGAIN_S: Final = 0.02
 # Writers of this process take turns in order, so that none of them is the unlucky one. Seconds one waits at most.
 _TURN_S: Final = 30.0
 # PostgreSQL: connections of this process, seconds to get one, and seconds one statement may take.
@@ -212,16 +217,30 @@ def _prepare(connection: Any, _record: Any) -> None:
         for statement in (
             f"PRAGMA busy_timeout = {_BUSY_MS}",
             "PRAGMA auto_vacuum = INCREMENTAL",
-            "PRAGMA journal_mode = WAL",
+            _WAL,
             # A journal entry is on the disk when its commit returns.
             "PRAGMA synchronous = FULL",
             "PRAGMA foreign_keys = ON",
             # Some 40 MB of log between checkpoints: moving pages into the file is half the cost of keeping traces.
             "PRAGMA wal_autocheckpoint = 10000",
         ):
-            cursor.execute(statement)
+            _patiently(cursor, statement)
     finally:
         cursor.close()
+
+
+def _patiently(cursor: Any, statement: str) -> None:
+    """Execute a setting. A new file's switch to WAL is refused at once, not after the busy timeout, while another process is at it."""
+    until = monotonic() + _BUSY_MS / 1000
+    while True:
+        try:
+            cursor.execute(statement)
+        except sqlite3.OperationalError:
+            if statement is not _WAL or monotonic() > until:
+                raise
+        else:
+            return
+        await_(asyncio.sleep(_LOOK_AGAIN_S))
 
 
 def _prepare_hasty(connection: Any, record: Any) -> None:

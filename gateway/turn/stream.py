@@ -201,7 +201,7 @@ class StreamedRound:
             source = sources[position]
             out = dict(source.get("delta") or {})
             assembly = self._assemblies.setdefault(index, Assembly(self._new_id, self.taken))
-            pieces = assembly.add(delta, choice.finish_reason)
+            pieces = self._pieces(assembly, delta, choice.finish_reason)
             if index in self._state.roles:
                 unchanged = out.pop("role", None) is None and unchanged
             elif self._shows(out, pieces) or not self._guarded:
@@ -211,7 +211,7 @@ class StreamedRound:
             else:  # nothing to show yet: the role waits for it, so that a failure can still be an HTTP status
                 out.pop("role", None)
                 unchanged = False
-            if self._guarded and (delta.tool_calls or delta.function_call):
+            if self._guarded and (pieces or delta.tool_calls or delta.function_call):
                 unchanged = False
                 out.pop("tool_calls", None)
                 out.pop("function_call", None)
@@ -235,6 +235,10 @@ class StreamedRound:
         if not kept:
             return events
         return [chunk] if unchanged else [_made(kept), *events]
+
+    def _pieces(self, assembly: Assembly, delta: Delta, reason: str | None) -> list[CallPiece]:
+        pieces = assembly.add(delta, reason)
+        return [*pieces, *assembly.tracker.filled()] if self._guarded and reason else pieces
 
     def _shows(self, out: dict[str, Any], pieces: list[CallPiece]) -> bool:
         rest = {name: value for name, value in out.items() if name not in ("tool_calls", "function_call", "role")}

@@ -232,7 +232,7 @@ async def test_content_as_parts_is_routed_and_forwarded_untouched(tmp_path: Path
 
 async def test_emptiness_of_tools_never_reaches_the_upstream(tmp_path: Path) -> None:
     """B017."""
-    config: dict[str, Any] = {"keys": {"static": {"app": {"key": "gw-1", "tools": ["nothing"]}}}}
+    config: dict[str, Any] = {"keys": {"static": {"app": {"key": "gw-1", "tools": []}}}}
     choices: tuple[dict[str, Any], ...] = (
         {"parallel_tool_calls": False, "tool_choice": "auto"},
         {"parallel_tool_calls": False, "tool_choice": "none"},
