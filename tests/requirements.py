@@ -1200,6 +1200,15 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     # --- Background runs ---
     Requirement(
+        "R-runs-pinned",
+        "A run keeps to the route it was begun with, by value, and takes no step with tools of another hash (`tool_changed`).",
+        "contract",
+        (
+            "runs/test_chat_runs.py::test_a_run_goes_on_as_it_was_decided_whatever_the_files_say_by_then",
+            "runs/test_chat_runs.py::test_a_run_takes_no_step_with_tools_that_are_not_those_it_began_with",
+        ),
+    ),
+    Requirement(
         "R-runs",
         "A background run is recorded, queued, executed by any process, and ends; embedded and over a server alike.",
         "contract",
