@@ -25,7 +25,7 @@ from gateway.errors import StoreUnavailable
 from gateway.observe.events import Recorder
 from gateway.store.turn_records import EffectRow, Effects, EffectStatus
 from gateway.tools.outcome import Done, words_of
-from gateway.tools.result import failure
+from gateway.tools.result import failure, noted
 from gateway.tools.spec import ToolSpec
 
 # Beyond its timeout, a tool may take this long to notice and be written down.
@@ -38,6 +38,7 @@ _LOOK_AGAIN_S = 0.2
 _WRITES = 5
 _WRITE_AGAIN_S = 0.5
 _MAX_BYTES = 8192
+_EARLIER: Final = "This had been done before, with other arguments than these. It was not done again: the result is that of the earlier call."
 # The note of an effect whose tool ended the turn: it does so again for whoever asks again.
 _FATAL: Final = "the tool ended the turn"
 
@@ -124,6 +125,8 @@ class Ledger:
             if known.arguments_hash != digest and key == _key_of_place(place.turn_id, place.round, place.position):
                 return _unknown(_ELSE)
             done: Done = await asyncio.shield(known.task)
+            if done.ok and known.arguments_hash != digest:
+                done = _otherwise(done)
             return msgspec.structs.replace(done, replayed=True)
         row = EffectRow(
             id=f"eff_{secrets.token_hex(12)}",
@@ -216,7 +219,8 @@ class Ledger:
         same_call = (found.turn_id, found.round, found.position) == (row.turn_id, row.round, row.position)
         if found.status == "done" or (found.status == "failed" and same_call):
             record.emit("effect.found", effect=found.id, tool=found.tool, status=found.status)
-            return _again(found)
+            done = _again(found)
+            return done if found.arguments_hash == row.arguments_hash or not done.ok else _otherwise(done)
         if found.status == "failed":  # another call asks for what did not happen
             return await self._anew(found, row, run, record)
         told = await self._told_by(probe, found, record)
@@ -329,6 +333,11 @@ def _again(found: EffectRow) -> Done:
     if found.note == _FATAL:
         fatal = error = msgspec.json.decode(content)["error"]
     return Done(False, content, error, fatal, replayed=True)
+
+
+def _otherwise(done: Done) -> Done:
+    """The result of a call that was asked for with other arguments."""
+    return msgspec.structs.replace(done, content=noted(done.content, _EARLIER))
 
 
 def _unknown(why: str) -> Done:

@@ -134,6 +134,18 @@ def failure(message: str, max_bytes: int) -> str:
     return _dump({"ok": False, "error": text_within(text, max_bytes - 32)})
 
 
+def noted(content: str, note: str) -> str:
+    """What a model sees, and a remark on it."""
+    try:
+        result: Any = msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError):
+        return f"{content}\n{note}"
+    if not isinstance(result, dict):
+        return f"{content}\n{note}"
+    said = result.get("note")
+    return msgspec.json.encode({**result, "note": f"{said} {note}" if isinstance(said, str) else note}).decode()
+
+
 def json_text(value: Any) -> str:
     """JSON values as compact text."""
     return _dump(value)

@@ -7,11 +7,12 @@ it. Whatever stands in a result was said by a tool; the note is the gateway's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from gateway.tools.outcome import Outcome
+from gateway.tools.result import noted
 from gateway.tools.spec import ToolSpec
 
 EMPTY_NOTE: Final = (
@@ -53,9 +54,9 @@ def contents(outcomes: Sequence[Outcome], offered: Mapping[str, ToolSpec], ended
         offered: as in `reason_to_reflect`.
         ended: why no tool can be called any more, or None.
     """
-    texts = [_with_note(o.content, EMPTY_NOTE) if _is_empty(o, offered) else o.content for o in outcomes]
+    texts = [noted(o.content, EMPTY_NOTE) if _is_empty(o, offered) else o.content for o in outcomes]
     if ended is not None:
-        texts[-1] = _with_note(texts[-1], f"No tool can be called any more: {ended}. Answer with what there is.")
+        texts[-1] = noted(texts[-1], f"No tool can be called any more: {ended}. Answer with what there is.")
     return texts
 
 
@@ -64,14 +65,3 @@ def _is_empty(outcome: Outcome, offered: Mapping[str, ToolSpec]) -> bool:
         return False
     spec = offered.get(outcome.name)
     return spec is not None and not spec.writes
-
-
-def _with_note(content: str, note: str) -> str:
-    try:
-        result: Any = msgspec.json.decode(content)
-    except (msgspec.DecodeError, RecursionError):
-        return f"{content}\n{note}"
-    if not isinstance(result, dict):
-        return f"{content}\n{note}"
-    said = result.get("note")
-    return _encode({**result, "note": f"{said} {note}" if isinstance(said, str) else note}).decode()

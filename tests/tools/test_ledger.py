@@ -320,7 +320,10 @@ async def test_other_arguments_in_the_same_place_are_not_run(desk: Desk, running
 async def test_a_declared_key_names_one_effect_whatever_turn_and_words_it_comes_in(desk: Desk) -> None:
     spec = pay(lambda arguments: "order 7")
     assert (await desk.perform(place(), spec=spec, amount=1)).ok
-    assert (await desk.perform(place("t2"), "two", spec=spec, amount=2)).replayed
+    again = await desk.perform(place("t2"), "two", spec=spec, amount=2)
+    assert again.replayed
+    assert "done before, with other arguments" in again.content, "the model must not take it for what it asked for"
+    assert "note" not in (await desk.perform(place("t2"), "two", spec=spec, amount=1)).content
     assert (await desk.perform(place("t3", owner="other"), spec=spec)).replayed is False
     # Without a value it is a call like any other.
     await desk.perform(place("t4"), spec=pay(lambda arguments: None))
