@@ -183,6 +183,10 @@ class ToolFailed(GatewayError):
     """A tool failed in a way that ends the turn."""
 
 
+class ToolChanged(GatewayError):
+    """A tool of a run is not the one any more that the run was begun with."""
+
+
 class HookFailed(GatewayError):
     """An operator's hook failed or answered with something that cannot be."""
 

@@ -1203,6 +1203,19 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     # --- Background runs ---
     Requirement(
+        "R-runs-pinned",
+        "A run keeps to the route it was begun with, by value, and takes no step with tools of another hash (`tool_changed`).",
+        "contract",
+        (
+            "runs/test_chat_runs.py::test_a_run_goes_on_as_it_was_decided_whatever_the_files_say_by_then",
+            "runs/test_chat_runs.py::test_a_run_takes_no_step_with_tools_that_are_not_those_it_began_with",
+            "api/test_responses_background.py::test_run_that_was_cut_off_goes_on_behind_the_events_it_has",
+            "turn/test_joining.py::test_what_decides_a_run_is_recorded_before_anything_else_and_once",
+            "turn/test_joining.py::test_who_has_decided_a_run_otherwise_meanwhile_does_not_go_on",
+            "turn/test_joining.py::test_a_run_whose_decision_cannot_be_recorded_is_not_begun",
+        ),
+    ),
+    Requirement(
         "R-runs",
         "A background run is recorded, queued, executed by any process, and ends; embedded and over a server alike.",
         "contract",

@@ -100,6 +100,8 @@ class Turn:
         replayed: what the headers of the answer said that is told again, or None.
         replayed_usage: what that answer cost when it was given.
         prefix: what the id of the answer begins with: its API's.
+        pin: what decides it, to be recorded; None where that is done, or it is no run's.
+        changed: tools of a run that are others than when it began, and `gone` those that there are no more.
     """
 
     record: Recorder
@@ -152,6 +154,9 @@ class Turn:
     replayed: Mapping[str, Any] | None = None
     replayed_usage: Usage | None = None
     prefix: str = "chatcmpl-"
+    pin: Any = None
+    changed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
 
     def step(self, state: State, reason: str = "") -> None:
         """Move the machine and leave the step in the trace."""

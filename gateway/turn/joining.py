@@ -35,6 +35,8 @@ JOIN_S = 600.0
 # A running turn is held this long from its last sign of life, of which it gives three in that time.
 HELD_S = 15.0
 _LOOK_AGAIN_S = 0.2
+# The kind of the journal's entry that says what decides a turn.
+_PIN = "decision"
 
 _log: Any = structlog.get_logger("gateway.turns")
 
@@ -50,6 +52,7 @@ class Asked:
         retried: whether the SDK says that it asks again.
         durable: whether it is a run's: every step is recorded before the next begins. Its records need not wait for the disk,
             for the ledger's and the run's own do.
+        pin: a JSON value to record before anything else: what decides it. None where that is recorded, or nobody asks for it.
     """
 
     owner: str
@@ -57,6 +60,7 @@ class Asked:
     key: str | None
     retried: bool
     durable: bool = False
+    pin: Any = None
 
     def digest(self) -> str:
         """Hex SHA-256 of what was asked."""
@@ -167,10 +171,15 @@ class Joining:
                 fresh.rivals_since = now - JOIN_S if asked.retried else now
             found = await self._known(fresh, config) if joins else None
             if found is None:
+                self._entered(name, fresh)
                 if asked.durable:
                     # A run begun again long after: its turn may be forgotten, its steps are not.
-                    fresh.recorded = _rounds(await self._journal.of_turn(fresh.turn_id, asked.owner))
-                return self._entered(name, fresh)
+                    try:
+                        await self._resume(fresh)
+                    except BaseException:
+                        self.leave(fresh)
+                        raise
+                return fresh
             if found.body_hash != digest:
                 raise _conflict()
             if found.status == "answered" and found.answer is not None:
@@ -202,13 +211,31 @@ class Joining:
             now = self._clock.now()
             if await self._turns.take(found.turn_id, joinable.holder, seen=found, until=now + HELD_S, now=now):
                 joinable.held_until = now + HELD_S
-                joinable.recorded = _rounds(await self._journal.of_turn(found.turn_id, fresh.asked.owner))
+                await self._resume(joinable)
                 return joinable
         except BaseException:
             self.leave(joinable)
             raise
         self.leave(joinable)
         return None
+
+    async def _resume(self, joinable: Joinable) -> None:
+        """Know what is recorded of the turn, and record what decides it where nothing says so yet."""
+        asked = joinable.asked
+        entries = await self._journal.of_turn(joinable.turn_id, asked.owner)
+        joinable.recorded = _rounds(entries)
+        if asked.pin is None:
+            return
+        before = _pin_in(entries)
+        if before is None:
+            entry = self._entry(joinable, joinable.turn_id, 0, _PIN, 0, asked.pin)
+            await self._journal.append([entry], held_by=joinable.holder, hasty=asked.durable)
+        elif before != asked.pin:
+            raise StoreUnavailable("Another attempt has decided this turn meanwhile.", retryable=True)
+
+    async def pin_of(self, turn_id: str, owner: str) -> Any:
+        """What is recorded of what decides a turn; None where nothing is."""
+        return _pin_in(await self._journal.of_turn(turn_id, owner))
 
     def note_answer(self, joinable: Joinable, number: int, done: RecordedRound, trace_id: str) -> None:
         """Have an answer in hand, to be committed before anything it asks for changes the world."""
@@ -408,6 +435,10 @@ def _rounds(entries: Sequence[JournalEntry]) -> dict[int, RecordedRound]:
     while len(whole) + 1 in found:
         whole[len(whole) + 1] = found[len(whole) + 1]
     return whole
+
+
+def _pin_in(entries: Sequence[JournalEntry]) -> Any:
+    return next((entry.content for entry in entries if entry.kind == _PIN), None)
 
 
 def _conflict() -> IdempotencyConflict:

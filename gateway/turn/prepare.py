@@ -32,6 +32,7 @@ from gateway.turn.choice import first_choice, requires_tool
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.offering import NOTHING, Asked, Offering
+from gateway.turn.pinned import Pin, held, pinned
 from gateway.turn.snapshot import Snapshot, may_use
 from gateway.turn.sticky import places
 
@@ -130,8 +131,9 @@ async def prepare(
     continuity: Continuity,
     kept: KeptRoutes | None = None,
     offering: Offering | None = None,
+    pin: Pin | None = None,
 ) -> Turn:
-    """Make the turn.
+    """Make the turn; with a `pin`, as it was decided when its run began.
 
     Raises:
         InvalidRequest: the request contradicts itself.
@@ -140,7 +142,8 @@ async def prepare(
     """
     if request.n > 1 and snapshot.hooks.on_answer:
         raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
-    decision = await decide(request, principal, wishes, snapshot, kept=kept)
+    before = held(pin, snapshot) if pin is not None else None
+    decision = pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=kept)
     record.emit(
         "decision.made",
         route=decision.route,
@@ -151,17 +154,20 @@ async def prepare(
         cached=decision.cached,
         reason=decision.reason,
         version=decision.version,
+        **({"pinned": True} if before is not None else {}),
     )
     explicit = decision.strategy == "explicit"
-    meant = _meant(decision, request, snapshot)
+    meant = before.meant if before is not None else _meant(decision, request, snapshot)
     assert meant is not None, "the router and the hooks name models that exist"
     route = snapshot.routes.get(decision.route) if decision.route else None
+    if before is not None:
+        route = before.route
     max_rounds = snapshot.config.tools.max_rounds
     if route is not None and route.max_rounds is not None:
         max_rounds = route.max_rounds
     messages = await _restored(request, principal, wishes, snapshot, record, continuity)
-    offer = NOTHING
-    if snapshot.tools.specs and max_rounds > 0:
+    offer = before.offer if before is not None else NOTHING
+    if before is None and snapshot.tools.specs and max_rounds > 0:
         asked = Asked(request, principal, decision, meant.model, route, wishes.tools, wishes.session, messages)
         offer = await (offering or Offering()).offer(asked, snapshot)
     offered = offer.tools
@@ -171,6 +177,7 @@ async def prepare(
         offer, offered = NOTHING, {}
     if offered or offer.left_out:
         record.emit("tools.offered", names=list(offered), **offer.told)
+    to_record = pinned(decision, meant, route, offer) if wishes.durable and before is None else None
     tools = ToolWires(tuple(tool.wire for tool in request.tools), tuple(offered.items()))
     tools_wire = tools.whole
     has_tools = tools_wire is not None
@@ -222,6 +229,9 @@ async def prepare(
         headers=wishes.headers,
         shows_tools=wishes.events and bool(offered),
         tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
+        pin=to_record,
+        changed=before.changed if before is not None else (),
+        gone=before.gone if before is not None else (),
     )
     if offered:
         turn.may_read(handles_in(_results_in(messages)))

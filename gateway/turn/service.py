@@ -28,6 +28,7 @@ from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
+from gateway.turn.pinned import read_pin, refuse_changed
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
@@ -125,6 +126,7 @@ class Turns:
             if wishes.durable:  # a run, which was asked for a while ago
                 await snapshot.keys.still(principal, self._clock.now(), lasting=True)
             limit_s = snapshot.config.server.turn_timeout_s
+            recorded = await self.joining.pin_of(trace_id, principal.owner) if wishes.durable else None
             try:
                 async with asyncio.timeout(limit_s):
                     if snapshot.hooks.on_request:
@@ -142,6 +144,7 @@ class Turns:
                         self.continuity,
                         self._kept,
                         self._offering,
+                        None if recorded is None else read_pin(recorded),
                     )
             except TimeoutError as error:
                 raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
@@ -187,7 +190,12 @@ class Turns:
     async def _joined(self, turn: Turn, wishes: Wishes, sink: Sink | None, body: bytes) -> TurnResult:
         """The turn's answer, this attempt's or another's."""
         asked = Asked(
-            turn.principal.owner, _decisive(body, turn, wishes), wishes.key, wishes.retried, durable=wishes.durable
+            turn.principal.owner,
+            _decisive(body, turn, wishes),
+            wishes.key,
+            wishes.retried,
+            durable=wishes.durable,
+            pin=turn.pin,
         )
         idempotency = turn.snapshot.config.idempotency
         while True:
@@ -204,6 +212,7 @@ class Turns:
             turn.joinable = found
             status = 499
             try:
+                refuse_changed(turn.changed, turn.gone)
                 return await self._run(turn, sink)
             except JoinElsewhere as error:
                 if sink is not None and sink.started:

@@ -131,7 +131,10 @@ def register(registry):
 
 
 async def test_run_that_was_cut_off_goes_on_behind_the_events_it_has(tmp_path: Path) -> None:
-    """A gateway stops in the second round; the next one goes on from the first, and every event is there once."""
+    """A gateway stops in the second round; the next one goes on from the first, and every event is there once.
+
+    It keeps to the tools that were offered, although its own configuration offers none.
+    """
     config_of = {"tools": {"offer": "always", "default": ["book"]}}
     booked = call("c1", "book", '{"seat": 3}')
     async with ScriptedUpstream() as up:
@@ -148,11 +151,14 @@ async def test_run_that_was_cut_off_goes_on_behind_the_events_it_has(tmp_path: P
             async with asyncio.timeout(10):
                 while not any(e["type"] == "response.output_text.delta" and e["output_index"] == 2 for e in before):
                     before = await _so_far(on, queued["id"])
+        config = native_config(up.base_url)
         async with serving(tmp_path, config, plugins={"p": PLUGIN}) as on:
             response = await ended(on, queued["id"])
             events = await resumed(on, queued["id"])
         asked = [len(request.messages) for request in up.requests]
+        offered = [[tool["function"]["name"] for tool in request.json.get("tools", ())] for request in up.requests]
     assert response["status"] == "completed"
+    assert offered == [["book"]] * 3
     assert asked[1] == asked[2], "the first round was not asked for again"
     assert events[: len(before)] == before
     assert [event["sequence_number"] for event in events] == list(range(len(events)))

@@ -63,6 +63,17 @@ async def pay() -> str:
 def register(registry):
     registry.add(look, pay)
 """
+EXTRA = """\
+from gateway.tools import tool
+
+@tool
+async def more() -> str:
+    \"\"\"More.\"\"\"
+    return "more"
+
+def register(registry):
+    registry.add(more)
+"""
 ROUTE = {"all": {"model": "m", "match": "when", "when": {"models": ["auto"]}, "tools": ["look", "pay"]}}
 
 
@@ -276,6 +287,68 @@ async def test_a_run_begun_again_long_after_goes_on_from_its_steps(tmp_path: Pat
         await until(gateway, run, "completed")
     assert (tmp_path / "paid").read_text() == "x"
     assert [len(request.messages) for request in upstream.requests] == [2, 4, 4]
+
+
+@pytest.mark.parametrize("recorded", [0, 1], ids=["nothing recorded", "a round recorded"])
+async def test_a_run_goes_on_as_it_was_decided_whatever_the_files_say_by_then(
+    recorded: int, tmp_path: Path, upstream: ScriptedUpstream
+) -> None:
+    (tmp_path / "go").touch()
+    await fresh_database(tmp_path / "hermes.db")
+    config = native_config(upstream.base_url)
+    config["models"]["n"] = config["models"]["m"]
+    first = {**ROUTE["all"], "system": "Be old.", "params": {"temperature": 0.25}}
+    then = {**ROUTE["all"], "model": "n", "system": "Be new.", "params": {"temperature": 0.75}, "tools": []}
+    upstream.enqueue(*[answer(calls=[call("c", "pay", "{}")])][:recorded], answer("never").held())
+    async with serving(tmp_path, config, {"all": first}, {"money": PLUGIN}, pace=PACE) as gateway:
+        run = (await gateway.post("/v1/chat/completions", asking()))[2]["id"]
+        await upstream.stalled(timeout_s=20)
+    upstream.enqueue(answer("paid it"), answer("at once"))
+    async with serving(tmp_path, config, {"all": then}, {"money": PLUGIN}, pace=PACE) as gateway:
+        found = await until(gateway, run, "completed", "failed")
+        assert (found["status"], found["routed"]["model"], found["routed"]["route"]) == ("completed", "m", "all")
+        trace = await gateway.trace(found["trace_id"])
+        [made] = [event["data"] for event in trace["events"] if event["type"] == "decision.made"]
+        assert made["pinned"] is True
+        # What is asked for now goes by the new files.
+        plain = {"model": "auto", "messages": [{"role": "user", "content": "pay"}]}
+        assert (await gateway.post("/v1/chat/completions", plain))[1]["x-gateway-model"] == "n"
+    bodies = [request.json for request in upstream.requests]
+    assert [body["temperature"] for body in bodies] == [0.25] * (recorded + 2) + [0.75]
+    assert ["Be old." in body["messages"][0]["content"] for body in bodies] == [True] * (recorded + 2) + [False]
+    assert [len(body.get("tools", ())) for body in bodies] == [2] * (recorded + 2) + [0]
+
+
+@pytest.mark.parametrize(
+    ("other", "dead"),
+    [(EXTRA.replace("More.", "Other."), False), ("", True)],
+    ids=["changed", "gone"],
+)
+async def test_a_run_takes_no_step_with_tools_that_are_not_those_it_began_with(
+    other: str, dead: bool, tmp_path: Path, upstream: ScriptedUpstream
+) -> None:
+    (tmp_path / "go").touch()
+    await fresh_database(tmp_path / "hermes.db")
+    config = native_config(upstream.base_url, runs={"max_deliveries": 1})
+    both = {"all": {**ROUTE["all"], "tools": ["pay", "more"]}}
+    then = {"money": PLUGIN, "extra": EXTRA}
+    upstream.enqueue(answer(calls=[call("c", "pay", "{}")]), answer("never").held())
+    async with serving(tmp_path, config, both, then, pace=PACE) as gateway:
+        run = (await gateway.post("/v1/chat/completions", asking()))[2]["id"]
+        await upstream.stalled(timeout_s=20)
+    await asyncio.to_thread((tmp_path / "plugins" / "extra.py").unlink)
+    now = {"money": PLUGIN, **({"extra": other} if other else {})}
+    async with serving(tmp_path, config, ROUTE, now, pace=PACE) as gateway:
+        found = await until(gateway, run, "completed", "failed")
+        assert (found["status"], found["dead"], found["error"]["code"]) == ("failed", dead, "tool_changed")
+        # Only what is gone may be back in a moment, and is worth another attempt.
+        assert ("`more`" in found["error"]["message"], "`pay`" in found["error"]["message"]) == (True, False)
+    assert len(upstream.requests) == 2
+    upstream.enqueue(answer("paid it"))
+    async with serving(tmp_path, config, both, then, pace=PACE) as gateway:
+        assert (await gateway.post(f"/v1/runs/{run}/retry", {}))[0] == 200
+        await until(gateway, run, "completed")
+    assert (tmp_path / "paid").read_text() == "x"
 
 
 # --- Webhooks ------------------------------------------------------------------------------------------------------

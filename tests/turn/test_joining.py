@@ -380,6 +380,44 @@ async def test_rounds_behind_a_gap_never_happened(house: House) -> None:
     assert list((await house.new(asked(), "two")).recorded) == [1]
 
 
+def run(pin: Any) -> Asked:
+    return Asked("app", b"pay", "k1", retried=False, durable=True, pin=pin)
+
+
+async def test_what_decides_a_run_is_recorded_before_anything_else_and_once(house: House) -> None:
+    first = await house.new(run({"route": "r"}))
+    assert await house.joinings["two"].pin_of(first.turn_id, "app") == {"route": "r"}
+    assert await house.joinings["two"].pin_of(first.turn_id, "somebody else") is None
+    house.joinings["one"].leave(first)
+    await house.close()
+    # Who knows it goes on, as does who has decided the same.
+    for pin in (None, {"route": "r"}):
+        again = await house.new(run(pin), "two")
+        assert (again.turn_id, again.recorded) == (first.turn_id, {})
+        house.joinings["two"].leave(again)
+        await house.close()
+    assert len(await house.journal.of_turn(first.turn_id, None)) == 1
+
+
+async def test_who_has_decided_a_run_otherwise_meanwhile_does_not_go_on(house: House) -> None:
+    first = await house.new(run({"route": "r"}))
+    house.joinings["one"].leave(first)
+    await house.close()
+    with pytest.raises(StoreUnavailable) as caught:
+        await house.enter(run({"route": "other"}), "two")
+    assert caught.value.retryable
+    # Nobody is in the way of whoever comes next.
+    assert isinstance(await house.enter(run(None), "one", wait_s=1), Joinable)
+
+
+async def test_a_run_whose_decision_cannot_be_recorded_is_not_begun(house: House) -> None:
+    house.journal.away = True
+    with pytest.raises(StoreUnavailable):
+        await house.enter(run({"route": "r"}))
+    house.journal.away = False
+    assert isinstance(await house.enter(run({"route": "r"}), wait_s=1), Joinable)
+
+
 async def test_a_failed_take_over_leaves_nobody_waiting(house: House) -> None:
     first = await house.new(asked())
     house.joinings["one"].leave(first)
