@@ -27,7 +27,7 @@ from tests.upstream import ScriptedUpstream, answer, body, d, f, stream
 
 pytestmark = [pytest.mark.bench, pytest.mark.xdist_group("bench")]
 
-LIMIT = 1.8
+LIMIT = 2.4
 ROUNDS = 5
 # A busy machine blurs single rounds, not the median of enough of them: a verdict against the gateway needs more rounds.
 SERIES = 3
@@ -52,7 +52,7 @@ async def measured(*arguments: str, file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(500)
-async def test_gateway_uses_at_most_1_8_times_the_cpu_of_a_bare_relay(tmp_path: Path) -> None:
+async def test_gateway_uses_at_most_2_4_times_the_cpu_of_a_bare_relay(tmp_path: Path) -> None:
     rows = ("json", "stream")
     ratios: dict[str, list[float]] = {row: [] for row in rows}
     for series in range(SERIES):
