@@ -20,6 +20,7 @@ from gateway.config.limits import (
     CallerBudgets,
     CallerLimits,
     Limits,
+    Money,
     OidcConfig,
     PriceConfig,
     Role,
@@ -349,6 +350,9 @@ class ToolsConfig(Section):
     max_turn_tokens: int | None = Field(
         default=None, ge=1, description="Tokens that all model calls of one turn together may take."
     )
+    max_turn_cost: Money | None = Field(
+        default=None, description="Money, in `budgets.currency`, that all model calls of one turn together may cost."
+    )
     timeout_s: float = Field(default=10, gt=0)
     retries: int = Field(default=3, ge=0, le=10)
     backoff_s: float = Field(default=0.5, ge=0, le=60)
@@ -486,6 +490,7 @@ class RouteConfig(Section):
     system: str | None = None
     max_rounds: int | None = Field(default=None, ge=0, le=100)
     max_turn_tokens: int | None = Field(default=None, ge=1)
+    max_turn_cost: Money | None = None
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
     limits: Limits = Limits()

@@ -80,6 +80,7 @@ class Turn:
         parallel: whether several calls of one answer may run at once.
         max_rounds: rounds with registry tool calls that are allowed.
         max_tokens: tokens that all rounds together may take, or None.
+        max_cost: what they may cost together, in billionths of the currency, or None.
         limit_s: seconds it may take in all.
         deadline: monotonic seconds at which the turn has to be over.
         session: the session the client named.
@@ -140,6 +141,7 @@ class Turn:
     remembered: Remembered = field(default_factory=Remembered)
     machine: Machine = field(default_factory=Machine)
     usage: Usage = field(default_factory=Usage)
+    max_cost: int | None = None
     tags: frozenset[str] = frozenset()
     spent: list[tuple[str | None, Usage]] = field(default_factory=list)
     permit: Permit | None = None

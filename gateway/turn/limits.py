@@ -1,7 +1,7 @@
-"""When a turn has used enough tools, tokens or time.
+"""When a turn has used enough tools, tokens, money or time.
 
-Pure. Counts rounds, rounds with identical calls and results, and rounds in a row in which a tool only failed; compares tokens
-and time with what is left; says why it is enough, and whether there is room for a last answer.
+Pure. Counts rounds, rounds with identical calls and results, and rounds in a row in which a tool only failed; compares tokens,
+money and time with what is left; says why it is enough, and whether there is room for a last answer.
 """
 
 from __future__ import annotations
@@ -35,14 +35,22 @@ class ToolLimits:
         max_rounds: rounds with tool calls that are allowed.
         max_tokens: tokens all rounds together may take, or None.
         time_limit_s: seconds the turn may take.
+        max_cost: what all rounds together may cost, in billionths of the currency, or None.
     """
 
-    __slots__ = ("_failures", "_max_rounds", "_max_tokens", "_rounds", "_same", "_time_limit_s")
+    __slots__ = ("_failures", "_max_cost", "_max_rounds", "_max_tokens", "_rounds", "_same", "_time_limit_s")
 
-    def __init__(self, max_rounds: int, max_tokens: int | None = None, time_limit_s: float = float("inf")) -> None:
+    def __init__(
+        self,
+        max_rounds: int,
+        max_tokens: int | None = None,
+        time_limit_s: float = float("inf"),
+        max_cost: int | None = None,
+    ) -> None:
         self._max_rounds = max_rounds
         self._max_tokens = max_tokens
         self._time_limit_s = time_limit_s
+        self._max_cost = max_cost
         self._rounds = 0
         self._same: Counter[bytes] = Counter()
         self._failures: Counter[str] = Counter()
@@ -81,6 +89,14 @@ class ToolLimits:
             return None
         reached = tokens + next_tokens > limit
         return Enough(f"the limit of {limit} tokens is reached", last_round=not reached)
+
+    def paid(self, cost: int, next_cost: int) -> Enough | None:
+        """Whether it has cost enough; as `spent`, in billionths of the currency."""
+        limit = self._max_cost
+        if limit is None or limit - cost > 2 * next_cost:
+            return None
+        reached = cost + next_cost > limit
+        return Enough("the limit of what one turn may cost is reached", last_round=not reached)
 
     def waited(self, left_s: float) -> Enough | None:
         """Whether the time is enough: what is left of it is the last answer's."""

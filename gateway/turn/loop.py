@@ -104,7 +104,7 @@ class TurnLoop:
             outcomes = await self._run(turn, progress, mine, sink)
             if theirs:
                 break  # ours are done; the turn goes on with the request that brings the client's results
-            limits = limits or ToolLimits(turn.max_rounds, turn.max_tokens, turn.limit_s)
+            limits = limits or ToolLimits(turn.max_rounds, turn.max_tokens, turn.limit_s, turn.max_cost)
             progress.enough = self._enough(turn, progress, limits, mine, outcomes)
             self._reflect_on_results(turn, progress, mine, outcomes)
             if progress.enough is not None and not progress.enough.last_round:
@@ -145,10 +145,13 @@ class TurnLoop:
             for call, outcome in zip(mine, outcomes, strict=True)
         )
         ended = ended or limits.waited(self._left_s(turn))
-        if turn.max_tokens is None or progress.last is None:
+        if (turn.max_tokens is None and turn.max_cost is None) or progress.last is None:
             return ended
         next_tokens = progress.last.usage.total_tokens + estimate_tokens(progress.results)
-        return limits.spent(turn.usage.total_tokens, next_tokens) or ended
+        prices = turn.snapshot.prices
+        cost, _ = prices.of(turn.spent)
+        next_cost, _ = prices.of([(turn.backend, Usage(next_tokens, 0))])
+        return limits.spent(turn.usage.total_tokens, next_tokens) or limits.paid(cost, next_cost) or ended
 
     def _reflect_on_results(
         self, turn: Turn, progress: Progress, mine: Sequence[ToolCall], outcomes: Sequence[Outcome]

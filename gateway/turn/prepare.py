@@ -25,6 +25,7 @@ from gateway.routing.facts import Facts
 from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
+from gateway.store.usage_records import NANO
 from gateway.tools.guards.remembered import handles_in
 from gateway.tools.untrusted import OPERATOR_TEXT
 from gateway.tools.wires import ToolWires
@@ -220,6 +221,7 @@ async def prepare(
         parallel=request.parallel_tool_calls is not False,
         max_rounds=max_rounds,
         max_tokens=_max_tokens(snapshot, route),
+        max_cost=_max_cost(snapshot, route),
         limit_s=limit_s,
         deadline=clock.monotonic() + limit_s,
         session=wishes.session,
@@ -282,6 +284,13 @@ def _max_tokens(snapshot: Snapshot, route: RouteConfig | None) -> int | None:
     """Tokens that a turn's rounds may take: the route says, else the configuration."""
     own = route.max_turn_tokens if route is not None else None
     return snapshot.config.tools.max_turn_tokens if own is None else own
+
+
+def _max_cost(snapshot: Snapshot, route: RouteConfig | None) -> int | None:
+    """What a turn's rounds may cost, in billionths of the currency: the route says, else the configuration."""
+    own = route.max_turn_cost if route is not None else None
+    said = snapshot.config.tools.max_turn_cost if own is None else own
+    return None if said is None else round(said * NANO)
 
 
 def _cache(

@@ -23,6 +23,7 @@ from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.security.keys import KeyRing
 from gateway.security.memory_counters import MemoryCounters
+from gateway.security.prices import Price, Prices
 from gateway.security.principal import Principal
 from gateway.store.answers import MemoryAnswers
 from gateway.store.memory import MemoryStore
@@ -200,10 +201,12 @@ async def stage(
     clock: Clock | None = None,
     model: Mapping[str, Any] | None = None,
     others: Mapping[str, ScriptedBackend] | None = None,
+    price: Price | None = None,
 ) -> AsyncIterator[Stage]:
     """Model `m` over the backend, route `r` to it with every tool of the provider.
 
-    `model` is laid over the model's configuration; `others` are more models, each over a backend of its own.
+    `model` is laid over the model's configuration; `others` are more models, each over a backend of its own;
+    `price` is the first backend's.
     """
     clock = clock or SystemClock()
     provider = provider or RecordingProvider([])
@@ -240,6 +243,7 @@ async def stage(
         hooks=Hooks(hooks or {}),
         created=1,
         names=ModelNames(config.models, {}),
+        prices=Prices({backend.name: price}),
     )
     store = MemoryStore()
     courier = Courier(clock, Ledger(store.effects, clock, "this", lambda _: False))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import UpstreamTimeout
+from gateway.security.prices import Price
 from gateway.store.store import JournalEntry
 from tests.fakes import HandClock, KeptJournal, RecordingProvider, ScriptedBackend, spec
 from tests.frames import d, f, tc
@@ -57,6 +58,38 @@ async def test_tokens_that_leave_no_room_end_the_turn_with_what_was_said(streame
         assert (seen.text, seen.finish) == ("Looking\n\n(Stopped: the limit of 1000 tokens is reached.)", "length")
         assert (len(backend.calls), seen.usage["total_tokens"]) == (1, 910)
         assert on.events("state.changed")[-1]["reason"] == "length: the limit of 1000 tokens is reached"
+
+
+# A thousandth of the currency for a token.
+DEAR = Price(1_000_000, 1_000_000, 1_000_000)
+
+
+@BOTH
+async def test_cost_ends_the_tools_while_there_is_room_for_an_answer(streamed: bool) -> None:
+    backend = ScriptedBackend(calling(("look", "{}"), tokens=(350, 10)), text("all I know", tokens=(320, 10)))
+    async with stage(backend, looking(), tools={"max_turn_cost": 1}, price=DEAR) as on:
+        seen = await on.answer(streamed=streamed)
+        assert (seen.text, seen.finish) == ("all I know", "stop")
+        told = json.loads(sent(backend.calls[1])[-1]["content"])
+        assert told["note"].startswith(
+            "No tool can be called any more: the limit of what one turn may cost is reached."
+        )
+
+
+@BOTH
+async def test_cost_that_leaves_no_room_ends_the_turn_with_what_was_said(streamed: bool) -> None:
+    backend = ScriptedBackend(calling(("look", "{}"), said="Looking", tokens=(900, 10)))
+    async with stage(backend, looking(), route={"max_turn_cost": 1}, tools={"max_turn_cost": 9}, price=DEAR) as on:
+        seen = await on.answer(streamed=streamed)
+        said = "Looking\n\n(Stopped: the limit of what one turn may cost is reached.)"
+        assert (seen.text, seen.finish, len(backend.calls)) == (said, "length", 1)
+
+
+async def test_cost_that_nobody_knows_ends_nothing() -> None:
+    backend = ScriptedBackend(calling(("look", "{}"), tokens=(900, 10)), text("done", tokens=(900, 10)))
+    async with stage(backend, looking(), route={"max_turn_cost": 1}) as on:
+        seen = await on.answer(streamed=False)
+        assert (seen.text, seen.finish) == ("done", "stop")
 
 
 @BOTH
