@@ -1,12 +1,12 @@
 """What callers may use: rates, budgets, prices, teams.
 
-Knows shapes, defaults and units. Who is counted under which name is `security/plan.py`'s.
+Knows shapes, defaults and units. Who is counted under which name is `security/allowances.py`'s.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -81,6 +81,7 @@ class TeamConfig(Section):
 
 
 Role = Literal["admin", "approver", "set_user", "set_tags", "metrics"]
+ROLES: Final = frozenset(get_args(Role))
 
 
 class OidcConfig(Section):

@@ -7,7 +7,6 @@ records every round, so that whoever takes the run over goes on from there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -46,8 +45,7 @@ class ChatHandler:
         """Answer the request, or go on answering it."""
         frame = read_frame(run.caller)
         request = without_ours(decode_request(run.body))
-        # One turn, whoever runs it and however often: found by the run's id, recorded round by round.
-        wishes = replace(frame.wishes, key=run.id, retried=False, durable=True, deadline_s=None)
+        wishes = frame.wishes_of(run.id)
         turns: list[Turn] = []
         async with told(attempt, lambda: turns[0] if turns else None):
             result = await self._turns.answer(

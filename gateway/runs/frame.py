@@ -24,6 +24,12 @@ class Frame(msgspec.Struct, frozen=True):
     wishes: Wishes
     origin: Origin = NOWHERE
 
+    def wishes_of(self, run_id: str) -> Wishes:
+        """What the run's turn is asked with. It is one turn, whoever runs it and however often: found by the run's id, recorded
+        round by round.
+        """
+        return replace(self.wishes, key=run_id, retried=False, durable=True, deadline_s=None)
+
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, Section):

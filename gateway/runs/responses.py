@@ -6,7 +6,6 @@ already. Does not know the queue.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -39,8 +38,7 @@ class ResponseHandler:
         frame = read_frame(run.caller)
         request = decode_responses(run.body)
         earlier, request = await self._responding.continued(request, run.owner)
-        # One turn, whoever runs it and however often: found by the run's id, recorded round by round.
-        wishes = replace(frame.wishes, key=run.id, retried=False, durable=True, deadline_s=None)
+        wishes = frame.wishes_of(run.id)
         making = self._responding.make(
             run.trace_id, frame.principal, request, earlier, wishes, _ENDPOINT, run.body, frame.origin
         )

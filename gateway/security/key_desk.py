@@ -9,13 +9,13 @@ import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 from pydantic import ValidationError
 
 from gateway.clock import Clock
-from gateway.config.limits import Budgets, Limits, Role
+from gateway.config.limits import ROLES, Budgets, Limits
 from gateway.config.loader import STORED_KEY_PREFIX
 from gateway.config.section import Section
 from gateway.errors import InvalidRequest, NotFound
@@ -30,7 +30,6 @@ _LONGEST: Final = 200
 _MOST_NAMES: Final = 1000
 # Seconds for which an exchanged secret may go on counting.
 MOST_OVERLAP_S: Final = 90 * 86_400.0
-_ROLES: Final = frozenset(get_args(Role))
 
 
 class KeyWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -192,10 +191,10 @@ class KeyDesk:
         for field in ("roles", "tags", "models", "routes", "tools"):
             if (names := getattr(wish, field)) is not msgspec.UNSET:
                 values[field] = None if names is None else _names(field, names)
-        unknown = sorted(set(values.get("roles", ())) - _ROLES)
+        unknown = sorted(set(values.get("roles", ())) - ROLES)
         if unknown:
             raise InvalidRequest(
-                f"There is no role {unknown[0]!r}; there are {', '.join(sorted(_ROLES))}.", param="roles"
+                f"There is no role {unknown[0]!r}; there are {', '.join(sorted(ROLES))}.", param="roles"
             )
         if wish.expires_at is not msgspec.UNSET:
             values["expires_at"] = self._end(wish.expires_at)

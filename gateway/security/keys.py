@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from gateway.config.limits import Budgets, Limits, TeamConfig
+from gateway.config.limits import ROLES, Budgets, Limits, TeamConfig
 from gateway.config.models import KeysConfig
 from gateway.config.names import WILDCARD, matched
 from gateway.errors import NotAllowed, Unauthenticated
@@ -21,7 +21,6 @@ from gateway.security.principal import NO_BUDGETS, NO_LIMITS, Principal
 from gateway.store.key_records import KeyRow
 
 # Every role there is.
-ROLES: Final = frozenset({"admin", "approver", "metrics", "set_tags", "set_user"})
 # What a caller is where no key is asked for: this machine's user, who may do everything on this machine.
 LOCAL: Final = Principal(key_id="local", roles=ROLES)
 ADMIN: Final = Principal(key_id="admin", roles=ROLES)

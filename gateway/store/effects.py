@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, delete, select, update
-from sqlalchemy.dialects.postgresql import insert
 
 from gateway.store.database import Database
+from gateway.store.inserting import insert
 from gateway.store.tables import effects
 from gateway.store.turn_records import EffectRow, EffectStatus
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, delete, func, or_, select, true, tuple_
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
 from gateway.store.database import Database
+from gateway.store.inserting import insert
 from gateway.store.store import TraceRow
 from gateway.store.tables import traces
 
@@ -42,7 +42,7 @@ class SqlTraces:
         if not rows:
             return
         if self._database.is_postgresql:
-            adding = postgresql_insert(traces)
+            adding = insert(traces)
             changed = {name: adding.excluded[name] for name in _NAMES if name != "trace_id"}
             adding = adding.on_conflict_do_update(index_elements=[traces.c.trace_id], set_=changed)
             # One statement must not name a row twice; of two of one name the later one counts.

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import bindparam, delete, select, update
-from sqlalchemy.dialects.postgresql import insert
 
 from gateway.store.database import Database
+from gateway.store.inserting import insert
 from gateway.store.tables import turns
 from gateway.store.turn_records import TurnRow, TurnStatus
 

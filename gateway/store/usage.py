@@ -7,14 +7,20 @@ from typing import Any, Final
 
 import msgspec
 from sqlalchemy import delete, func, select
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from gateway.store.database import Database
+from gateway.store.inserting import insert
 from gateway.store.tables import usage
 from gateway.store.usage_records import Dimension, UsageRow
 
 _COUNTS: Final = ("turns", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "unpriced")
+
+
+_ADDING = insert(usage)
+_ADD: Final = _ADDING.on_conflict_do_update(
+    index_elements=list(usage.primary_key.columns),
+    set_={name: usage.c[name] + _ADDING.excluded[name] for name in _COUNTS},
+)
 
 
 class SqlUsage:
@@ -22,12 +28,6 @@ class SqlUsage:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        insert: Any = postgresql_insert if database.is_postgresql else sqlite_insert
-        statement = insert(usage)
-        self._add = statement.on_conflict_do_update(
-            index_elements=list(usage.primary_key.columns),
-            set_={name: usage.c[name] + statement.excluded[name] for name in _COUNTS},
-        )
 
     async def add(self, rows: Sequence[UsageRow]) -> None:
         """Add these to what is there."""
@@ -36,9 +36,7 @@ class SqlUsage:
             rows, key=lambda row: (row.day, row.owner, row.team, row.tags, row.route, row.model, row.backend)
         )
         async with self._database.transaction() as connection:
-            await connection.execute(
-                self._add, [{n: getattr(row, n) for n in row.__struct_fields__} for row in ordered]
-            )
+            await connection.execute(_ADD, [{n: getattr(row, n) for n in row.__struct_fields__} for row in ordered])
 
     async def sums(
         self, by: Sequence[Dimension], *, owner: str | None = None, since: str | None = None, until: str | None = None

@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from gateway.config.limits import ROLES
 from gateway.config.models import ToolLimitConfig, ToolsConfig
 from gateway.errors import ConfigError, Problem
-from gateway.security.keys import ROLES
 from gateway.security.principal import Principal
 from gateway.tools.prerequisites import unmet_requirements
 from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, ToolProvider

@@ -84,19 +84,11 @@ class ToolLimits:
             tokens: what the turn has taken so far.
             next_tokens: what the next round's prompt will take.
         """
-        limit = self._max_tokens
-        if limit is None or limit - tokens > 2 * next_tokens:
-            return None
-        reached = tokens + next_tokens > limit
-        return Enough(f"the limit of {limit} tokens is reached", last_round=not reached)
+        return _room(self._max_tokens, tokens, next_tokens, f"the limit of {self._max_tokens} tokens is reached")
 
     def paid(self, cost: int, next_cost: int) -> Enough | None:
         """Whether it has cost enough; as `spent`, in billionths of the currency."""
-        limit = self._max_cost
-        if limit is None or limit - cost > 2 * next_cost:
-            return None
-        reached = cost + next_cost > limit
-        return Enough("the limit of what one turn may cost is reached", last_round=not reached)
+        return _room(self._max_cost, cost, next_cost, "the limit of what one turn may cost is reached")
 
     def waited(self, left_s: float) -> Enough | None:
         """Whether the time is enough: what is left of it is the last answer's."""
@@ -109,6 +101,13 @@ class ToolLimits:
 def time_is_over(limit_s: float) -> str:
     """The reason of a turn that took too long."""
     return f"the time limit of {limit_s:g} s is reached"
+
+
+def _room(limit: int | None, taken: int, coming: int, reason: str) -> Enough | None:
+    """Whether there is room for one more prompt only, which is the last answer's, or for none."""
+    if limit is None or limit - taken > 2 * coming:
+        return None
+    return Enough(reason, last_round=taken + coming <= limit)
 
 
 def _json(text: str) -> object:

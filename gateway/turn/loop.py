@@ -148,10 +148,12 @@ class TurnLoop:
         if (turn.max_tokens is None and turn.max_cost is None) or progress.last is None:
             return ended
         next_tokens = progress.last.usage.total_tokens + estimate_tokens(progress.results)
+        by_tokens = limits.spent(turn.usage.total_tokens, next_tokens)
+        if by_tokens is not None or turn.max_cost is None:
+            return by_tokens or ended
         prices = turn.snapshot.prices
-        cost, _ = prices.of(turn.spent)
         next_cost, _ = prices.of([(turn.backend, Usage(next_tokens, 0))])
-        return limits.spent(turn.usage.total_tokens, next_tokens) or limits.paid(cost, next_cost) or ended
+        return limits.paid(prices.of(turn.spent)[0], next_cost) or ended
 
     def _reflect_on_results(
         self, turn: Turn, progress: Progress, mine: Sequence[ToolCall], outcomes: Sequence[Outcome]
