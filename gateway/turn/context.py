@@ -26,6 +26,7 @@ from gateway.tools.wires import ToolWires
 from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
+from gateway.turn.windowing import TurnWindow
 
 
 class Permit(Protocol):
@@ -102,6 +103,7 @@ class Turn:
         replayed_usage: what that answer cost when it was given.
         prefix: what the id of the answer begins with: its API's.
         pin: what decides it, to be recorded; None where that is done, or it is no run's.
+        window: makes its conversation fit the backends, or None where it is sent as it is.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
     """
 
@@ -157,6 +159,7 @@ class Turn:
     replayed_usage: Usage | None = None
     prefix: str = "chatcmpl-"
     pin: Any = None
+    window: TurnWindow | None = None
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
