@@ -26,8 +26,10 @@ from gateway.store.run_records import RunRow
 from gateway.store.sql import SqlStore
 from tests.valkey import Server, valkey
 
-# Short, and still some seconds: machines that test are slow.
-PACE = Pace(lease_s=3.0, look_s=0.1, missed_s=1.0, retry_s=0.2)
+# Short, but for the lease: a machine that tests may stand still for seconds, and its runs are its own all the same.
+PACE = Pace(lease_s=8.0, look_s=0.1, missed_s=1.0, retry_s=0.2)
+# For tests in which a lease is to lapse.
+BRIEF = PACE._replace(lease_s=1.5)
 Execute = Callable[[RunRow, Attempt], Awaitable[Done]]
 
 
@@ -143,6 +145,20 @@ class House:
             engine._keeper._task.cancel()
         worker._loops.clear()
         self.dead.add(worker._holder)
+
+    async def stop_still(self, engine: Engine) -> None:
+        """Have a process stand still: it lives, and nothing of it moves, its signs of life neither."""
+        worker = engine.worker
+        still = [*worker._loops, *([engine._keeper._task] if engine._keeper._task is not None else [])]
+        for task in still:
+            task.cancel()
+        await asyncio.wait(still)
+        worker._loops.clear()
+
+    def go_on(self, engine: Engine) -> None:
+        """Have it move again, as if nothing had been."""
+        engine.worker.start()
+        engine._keeper.start()
 
     def new(self, **more: Any) -> NewRun:
         given = {"kind": "chat", "owner": "app", "body": b"{}", "trace_id": f"{next(self._ids):032x}", **more}
