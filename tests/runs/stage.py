@@ -21,6 +21,7 @@ from gateway.runs.engine import Engine, Pace
 from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
 from gateway.runs.run import Attempt, Done, NewRun
+from gateway.runs.stages import Stages
 from gateway.runs.valkey_queue import ValkeyQueue
 from gateway.store.run_records import RunRow
 from gateway.store.sql import SqlStore
@@ -114,7 +115,7 @@ class House:
         engine = Engine(
             self.store.runs,
             self.queue(url),
-            {kind: Scripted(execute) for kind in kinds},
+            {kind: Scripted(execute) for kind in kinds}.get,
             executes=executes,
             holder=f"process {len(self.engines)}",
             alive=lambda holder: holder not in self.dead,
@@ -125,6 +126,7 @@ class House:
             webhooks=lambda: self.webhooks,
             tally=self.counted,
             clock=SystemClock(),
+            stages=Stages(self.store.journal, self.store.effects),
             pace=pace,
         )
         self.engines.append(engine)
