@@ -1249,7 +1249,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement(
         "R-run-types",
         "Plugins add types of runs; what no plugin executes is refused when it is asked for, and fails loudly when it is met.",
-        "issue 7",
+        "contract",
         (
             "runs/test_tasks.py::test_a_plugins_run_is_asked_for_and_executed_step_by_step",
             "runs/test_tasks.py::test_a_plugins_run_that_was_cut_off_goes_on_behind_its_recorded_steps",

@@ -96,6 +96,8 @@ def runs_endpoints(services: Services) -> APIRouter:
     @router.post("/runs/{run_id}/retry")
     async def retry(request: Request, run_id: str) -> dict[str, Any]:
         owner = await owner_of(request)
+        if await services.runs.get(run_id, owner) is None:
+            raise NotFound(f"There is no run {run_id!r}.")
         body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
         stage = _decoded(body or b"{}", _Retried).stage
         services.drain.refuse()
