@@ -200,9 +200,7 @@ class StreamedRound:
             delta = choice.delta or Delta()
             source = sources[position]
             out = dict(source.get("delta") or {})
-            assembly = self._assemblies.get(index)
-            if assembly is None:
-                assembly = self._assemblies[index] = Assembly(self._new_id, self.taken, holding=self._guarded)
+            assembly = self._assembly(index)
             pieces = self._pieces(assembly, delta, choice.finish_reason)
             if index in self._state.roles:
                 unchanged = out.pop("role", None) is None and unchanged
@@ -237,6 +235,12 @@ class StreamedRound:
         if not kept:
             return events
         return [chunk] if unchanged else [_made(kept), *events]
+
+    def _assembly(self, index: int) -> Assembly:
+        if (known := self._assemblies.get(index)) is not None:
+            return known
+        made = self._assemblies[index] = Assembly(self._new_id, self.taken, holding=self._guarded)
+        return made
 
     def _pieces(self, assembly: Assembly, delta: Delta, reason: str | None) -> list[CallPiece]:
         pieces = assembly.add(delta, reason)
