@@ -33,6 +33,7 @@ from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
 from gateway.api.stored_responses import responses_endpoints
+from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
@@ -366,6 +367,7 @@ def create_app(services: Services) -> FastAPI:
         keys_endpoints,
         usage_endpoints,
         runs_endpoints,
+        tasks_endpoints,
         responses_endpoints,
         conversations_endpoints,
     ):

@@ -1,28 +1,25 @@
-"""`GET POST /v1/runs`, `GET /v1/runs/{id}`, `POST /v1/runs/{id}/cancel` and `…/retry`: background runs, and what became of them."""
+"""`GET /v1/runs`, `GET /v1/runs/{id}`, `POST /v1/runs/{id}/cancel` and `…/retry`: background runs, and what became of them."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 from fastapi import APIRouter, Request
 
-from gateway.api.address import origin_of
-from gateway.api.auth import caller, read_headers
-from gateway.api.edge import TRACE_ID
+from gateway.api.auth import caller
+from gateway.api.bodies import decoded
 from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest, NotFound
 from gateway.runs.stages import LAST
-from gateway.runs.tasks import AskedTask, task_run
 from gateway.runs.view import summary, view
 from gateway.security.principal import Principal
 from gateway.store.run_records import Status
 
 _STATUSES = get_args(Status)
 _LIMIT_BYTES = 65_536
-T = TypeVar("T")
 # How long a cancellation is waited for that is being heeded.
 _CANCEL_WAIT_S = 1.0
 
@@ -34,7 +31,7 @@ class _Retried(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def runs_endpoints(services: Services) -> APIRouter:
-    """All five endpoints."""
+    """All four endpoints."""
     router = APIRouter()
 
     async def owner_of(request: Request) -> str | None:
@@ -65,18 +62,6 @@ def runs_endpoints(services: Services) -> APIRouter:
         )
         return listed(rows, limit, lambda row: row.id, summary)
 
-    @router.post("/runs", status_code=202)
-    async def ask(request: Request) -> dict[str, Any]:
-        now = services.clock.now()
-        snapshot = services.versions.serving
-        origin = origin_of(request.scope, snapshot.keys.trusted_proxies)
-        principal, wishes = await read_headers(request.scope, snapshot.keys, now)
-        limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
-        asked = _decoded(await read_body(request.scope, request.receive, limit_bytes), AskedTask)
-        services.drain.refuse()
-        new = task_run(asked, principal, wishes, request.scope[TRACE_ID], snapshot, now, origin)
-        return summary(await services.runs.submit(new))
-
     @router.get("/runs/{run_id}")
     async def get_run(request: Request, run_id: str) -> dict[str, Any]:
         row = await services.runs.get(run_id, await owner_of(request))
@@ -99,21 +84,11 @@ def runs_endpoints(services: Services) -> APIRouter:
         if await services.runs.get(run_id, owner) is None:
             raise NotFound(f"There is no run {run_id!r}.")
         body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
-        stage = _decoded(body or b"{}", _Retried).stage
+        stage = decoded(body or b"{}", _Retried).stage
         services.drain.refuse()
         return view(await services.runs.retry(run_id, owner, str(stage)))
 
     return router
-
-
-def _decoded(body: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as error:
-        where = str(error).rpartition("at `$.")[2].rstrip("`") if "at `$." in str(error) else None
-        raise InvalidRequest(f"The body is not what is expected here: {error}.", param=where) from error
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The body is no JSON: {error}.") from error
 
 
 def _owner(principal: Principal) -> str | None:
