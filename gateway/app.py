@@ -33,6 +33,7 @@ from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
 from gateway.api.stored_responses import responses_endpoints
+from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
@@ -63,6 +64,9 @@ from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
 from gateway.runs.responses import KIND as RESPONSE
 from gateway.runs.responses import ResponseHandler
+from gateway.runs.run import Handler
+from gateway.runs.stages import Stages
+from gateway.runs.tasks import TaskHandler
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
@@ -363,6 +367,7 @@ def create_app(services: Services) -> FastAPI:
         keys_endpoints,
         usage_endpoints,
         runs_endpoints,
+        tasks_endpoints,
         responses_endpoints,
         conversations_endpoints,
     ):
@@ -459,10 +464,12 @@ def _engine(
             return LOCAL if await keys.is_open() else None
         return keys.named(key)
 
+    own: Mapping[str, Handler] = {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding)}
+    tasks = TaskHandler(versions, store.runs, clock)
     engine = Engine(
         store.runs,
         _run_queue(storage, clock),
-        {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding)},
+        lambda kind: own.get(kind) or (tasks if tasks.knows(kind) else None),
         executes=executes,
         holder=holder,
         alive=may_live,
@@ -473,6 +480,7 @@ def _engine(
         webhooks=lambda: versions.current.config.webhooks,
         tally=RunsMetrics(metrics.registry, lambda: engine.counts),
         clock=clock,
+        stages=Stages(store.journal, store.effects),
         pace=pace,
     )
     return engine
