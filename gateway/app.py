@@ -67,6 +67,7 @@ from gateway.runs.responses import ResponseHandler
 from gateway.runs.run import Handler
 from gateway.runs.stages import Stages
 from gateway.runs.tasks import TaskHandler
+from gateway.scribe.conversations import Conversations
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
@@ -92,8 +93,10 @@ from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
 from gateway.turn.pruner import Pruner
 from gateway.turn.responding import Responding
+from gateway.turn.scribing import Scribe
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
+from gateway.turn.summarising import Summarising
 
 # Seconds between two looks at whether this process is about to stop.
 _LOOK_S = 0.1
@@ -262,6 +265,9 @@ async def open_gateway(
         permits = Permits(_counters(own.storage, clock), store.usage, usage, clock)
         stack.push_async_callback(permits.close)
         permits.start()
+        known = Conversations()
+        summarising = Summarising(known, versions, permits.book, clock)
+        stack.push_async_callback(summarising.close)
         turns = Turns(
             versions,
             loop,
@@ -275,6 +281,7 @@ async def open_gateway(
             permits,
             kept,
             Offering(courier.breakers, kept_offers),
+            Scribe(known, summarising),
         )
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()

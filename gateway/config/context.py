@@ -39,6 +39,7 @@ class PinConfig(Section):
 class SummaryConfig(Section):
     """How what was cut off is summed up."""
 
+    model: NonEmpty | None = Field(default=None, description="The model that writes it; without one, it is extracted.")
     every: int = Field(default=5, ge=1, le=1000, description="Turns after which it is written anew.")
 
 

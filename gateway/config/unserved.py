@@ -16,7 +16,6 @@ _GATEWAY: Final = (
     "approvals",
     "on_failure",
     "context.sessions",
-    "context.summary.model",
     "context.memory",
     "privacy",
     "runs.join_timeout_s",

@@ -23,6 +23,7 @@ EventType = Literal[
     "tools.left_out",
     "context.counted",
     "context.windowed",
+    "context.summarised",
     "cache.asked",
     "cache.failed",
     "round.started",

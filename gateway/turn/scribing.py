@@ -13,6 +13,7 @@ from gateway.config.context import PinConfig
 from gateway.scribe.conversations import Conversations
 from gateway.scribe.pins import PinPatterns
 from gateway.turn.context import Turn
+from gateway.turn.summarising import Summarising
 from gateway.turn.windowing import TurnWindow, Windowing, windowing
 
 # Versions whose patterns are kept compiled.
@@ -20,10 +21,16 @@ _VERSIONS: Final = 8
 
 
 class Scribe:
-    """Keeps conversations short."""
+    """Keeps conversations short.
 
-    def __init__(self) -> None:
-        self.conversations = Conversations()
+    Args:
+        conversations: those of this process.
+        summarising: has a model write summaries; None where they are extracted.
+    """
+
+    def __init__(self, conversations: Conversations | None = None, summarising: Summarising | None = None) -> None:
+        self.conversations = conversations or Conversations()
+        self._summarising = summarising
         self._patterns: LRUCache[tuple[PinConfig, ...], PinPatterns] = LRUCache(_VERSIONS)
         self._settings: LRUCache[tuple[str, str | None], Windowing] = LRUCache(_VERSIONS * 100)
 
@@ -42,6 +49,16 @@ class Scribe:
             turn.record,
             kept=False,
         )
+
+    async def before(self, turn: Turn) -> None:
+        """What is to be done before the model is asked."""
+        if self._summarising is not None:
+            await self._summarising.before(turn)
+
+    def behind(self, turn: Turn) -> None:
+        """What is to be done once the turn has been answered."""
+        if self._summarising is not None:
+            self._summarising.behind(turn)
 
     def _settings_of(self, turn: Turn) -> Windowing:
         place = (turn.decision.version, turn.decision.route)

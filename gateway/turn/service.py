@@ -174,6 +174,8 @@ class Turns:
         else:
             summary = self._summary(request, principal, turn, started, 200)
             record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
+            if turn.window is not None and turn.window.used is not None:
+                self._scribe.behind(turn)
         finally:
             self.running.pop(trace_id, None)
             self._versions.release(lease)
@@ -186,6 +188,8 @@ class Turns:
         permit = await self._permits.enter(turn)
         ok = False
         try:
+            if turn.window is not None and turn.window.sums_up:
+                await self._scribe.before(turn)
             result = await runner.run(turn, sink)
             ok = True
         finally:
