@@ -28,7 +28,6 @@ UNSERVED: Final = (
     "CONTEXT_RECENT_TURNS",
     "KEEPALIVE_K",
     "SUMMARY_INTERVAL",
-    "CONFIDENCE_THRESHOLD",
     "PARENT_TASK_TIMEOUT",
 )
 
@@ -64,6 +63,9 @@ class Settings(BaseSettings):
         default=None, ge=0, le=60, allow_inf_nan=False, validation_alias="RETRY_BACKOFF"
     )
     tool_breaker: int | None = Field(default=None, ge=1, validation_alias="CIRCUIT_BREAK_THRESHOLD")
+    confidence_threshold: float | None = Field(
+        default=None, ge=0, le=1, allow_inf_nan=False, validation_alias="CONFIDENCE_THRESHOLD"
+    )
     semantic_threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] | None = Field(
         default=None, validation_alias="SEMANTIC_ROUTE_THRESHOLD"
     )
@@ -171,6 +173,7 @@ def overrides(settings: Settings) -> dict[tuple[str, ...], tuple[str, Any]]:
         ("tools", "retries"): ("MAX_RETRIES", settings.tool_retries),
         ("tools", "backoff_s"): ("RETRY_BACKOFF", settings.tool_backoff_s),
         ("tools", "breaker_failures"): ("CIRCUIT_BREAK_THRESHOLD", settings.tool_breaker),
+        ("approvals", "confidence_threshold"): ("CONFIDENCE_THRESHOLD", settings.confidence_threshold),
         ("router", "semantic", "threshold"): ("SEMANTIC_ROUTE_THRESHOLD", settings.semantic_threshold),
     }
     return {place: found for place, found in named.items() if found[1] is not None}

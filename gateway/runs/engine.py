@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gateway.clock import Clock
@@ -62,6 +62,7 @@ class Engine:
         config, webhooks: the settings as they are now.
         tally: counts.
         clock: for times and waits.
+        laid_aside: told of the approvals for which a run was laid aside.
 
     Attributes:
         runs: takes runs on, tells of them, cancels them.
@@ -85,6 +86,7 @@ class Engine:
         tally: RunsTally,
         clock: Clock,
         pace: Pace = USUAL_PACE,
+        laid_aside: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> None:
         self.executes = executes
         self.counts: Mapping[str, int] = {}
@@ -106,6 +108,7 @@ class Engine:
             clock,
             config,
             lease_s=pace.lease_s,
+            laid_aside=laid_aside,
         )
         schedules = Schedules(self.runs, lambda: config().schedules, named, clock)
         self._keeper = Keeper(
