@@ -67,7 +67,7 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     ApprovalExpired: (409, "invalid_request_error", "approval_expired"),
     ApprovalLocked: (409, "invalid_request_error", "approval_locked"),
     AwaitsApproval: (409, "invalid_request_error", "approval_pending"),
-    CompensationFailed: (500, "server_error", "compensation_failed"),
+    CompensationFailed: (502, "upstream_error", "compensation_failed"),
     ToolChanged: (409, "invalid_request_error", "tool_changed"),
     RateLimited: (429, "rate_limit_error", "rate_limit_exceeded"),
     QueueFull: (429, "rate_limit_error", "queue_full"),

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from gateway.chat.schemas.dialect import SchemaDialect
-from gateway.config.approvals import ApprovalsConfig, OnFailure
+from gateway.config.approvals import ApprovalsConfig
 from gateway.config.http_tools import HttpServiceConfig
 from gateway.config.limits import (
     Budgets,
@@ -442,10 +442,6 @@ class GatewayConfig(Section):
     budgets: CallerBudgets = CallerBudgets()
     idempotency: IdempotencyConfig = IdempotencyConfig()
     approvals: ApprovalsConfig = ApprovalsConfig()
-    on_failure: OnFailure | None = Field(
-        default=None,
-        description="What happens to completed effects when a later step fails; `keep` in requests, `compensate` in runs.",
-    )
     runs: RunsConfig = RunsConfig()
     observe: ObserveConfig = ObserveConfig()
     webhooks: dict[Name, WebhookConfig] = Field(default_factory=dict)
@@ -499,7 +495,6 @@ class RouteConfig(Section):
     max_turn_cost: Money | None = None
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
-    on_failure: OnFailure | None = Field(default=None, description="Instead of the configuration's.")
     limits: Limits = Limits()
 
     @model_validator(mode="after")

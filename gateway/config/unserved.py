@@ -16,12 +16,13 @@ _GATEWAY: Final = (
     "backends.*.capabilities.developer_role",
     "backends.*.capabilities.alternation",
     "backends.*.capabilities.text_tool_calls",
+    "on_failure",
     "context",
     "privacy",
     "runs.join_timeout_s",
     "observe.otlp",
 )
-_ROUTE: Final = ("context", "privacy")
+_ROUTE: Final = ("context", "privacy", "on_failure")
 
 GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
 ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)

@@ -64,7 +64,7 @@ class SqlApprovals:
 
     async def of_thread(self, owner: str, ids: Sequence[str], session: str | None) -> Sequence[ApprovalRow]:
         """The owner's approvals of these ids, and of this session."""
-        which = approvals.c.id.in_(ids[-_MOST:])
+        which: Any = approvals.c.id.in_(ids[-_MOST:])
         if session is not None:
             which = or_(which, approvals.c.session == session)
         newest = select(*_COLUMNS).where(which).order_by(approvals.c.created_at.desc(), approvals.c.id).limit(_MOST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.store.approvals import SqlApprovals
 from gateway.store.audit import SqlAudit
+from gateway.store.compensations import SqlCompensations
 from gateway.store.conversations import SqlConversations
 from gateway.store.database import Database
 from gateway.store.effects import SqlEffects
@@ -35,6 +36,7 @@ class SqlStore:
         self.runs = SqlRuns(self._database)
         self.approvals = SqlApprovals(self._database)
         self.audit = SqlAudit(self._database)
+        self.compensations = SqlCompensations(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date. Raises `StoreUnavailable`, with what to do."""

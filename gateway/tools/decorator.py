@@ -152,7 +152,7 @@ def tool(
 
     What is not served is refused when the plugin is loaded, with the file and line of the declaration.
     """
-    later = {"sensitive": sensitive}
+    later = {"sensitive": sensitive, "compensate": compensate}
 
     def declare(function: F) -> F:
         called = name if isinstance(name, str) else function.__name__
