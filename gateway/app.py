@@ -34,6 +34,7 @@ from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
 from gateway.api.stored_responses import responses_endpoints
+from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
@@ -67,6 +68,9 @@ from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
 from gateway.runs.responses import KIND as RESPONSE
 from gateway.runs.responses import ResponseHandler
+from gateway.runs.run import Handler
+from gateway.runs.stages import Stages
+from gateway.runs.tasks import TaskHandler
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
@@ -381,6 +385,7 @@ def create_app(services: Services) -> FastAPI:
         keys_endpoints,
         usage_endpoints,
         runs_endpoints,
+        tasks_endpoints,
         responses_endpoints,
         conversations_endpoints,
     ):
@@ -479,10 +484,12 @@ def _engine(
             return LOCAL if await keys.is_open() else None
         return keys.named(key)
 
+    own: Mapping[str, Handler] = {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding), APPROVED: approved}
+    tasks = TaskHandler(versions, store.runs, clock)
     engine = Engine(
         store.runs,
         _run_queue(storage, clock),
-        {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding), APPROVED: approved},
+        lambda kind: own.get(kind) or (tasks if tasks.knows(kind) else None),
         executes=executes,
         holder=holder,
         alive=may_live,
@@ -493,6 +500,7 @@ def _engine(
         webhooks=lambda: versions.current.config.webhooks,
         tally=RunsMetrics(metrics.registry, lambda: engine.counts),
         clock=clock,
+        stages=Stages(store.journal, store.effects),
         pace=pace,
         laid_aside=desk.look_again,
     )

@@ -209,10 +209,10 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument(
         "--from",
         dest="stage",
-        choices=("last",),
         default="last",
         metavar="STAGE",
-        help="retry: go on from the `last` recorded step (default)",
+        help="retry: go on from the `last` recorded step (default), from a round's number or a step's name, or from the "
+        "`start`; `show` lists them",
     )
     runs.add_argument("--json", action="store_true", help="machine-readable")
 

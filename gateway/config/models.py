@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 from gateway.chat.schemas.dialect import SchemaDialect
 from gateway.config.approvals import ApprovalsConfig
+from gateway.config.context import ContextConfig, RouteContextConfig
 from gateway.config.http_tools import HttpServiceConfig
 from gateway.config.limits import (
     Budgets,
@@ -114,6 +115,13 @@ class Capabilities(Section):
     tools: bool = True
     vision: bool = True
     json_schema: bool = True
+    system_anywhere: bool = Field(
+        default=True, description="`false`: one system message, in front; others are joined to it."
+    )
+    developer_role: bool = Field(default=True, description="`false`: `developer` messages are sent as `system`.")
+    alternation: bool = Field(
+        default=False, description="`true`: users and assistants take turns; messages of one in a row are joined."
+    )
 
 
 class BackendConfig(Section):
@@ -442,6 +450,7 @@ class GatewayConfig(Section):
     budgets: CallerBudgets = CallerBudgets()
     idempotency: IdempotencyConfig = IdempotencyConfig()
     approvals: ApprovalsConfig = ApprovalsConfig()
+    context: ContextConfig = ContextConfig()
     runs: RunsConfig = RunsConfig()
     observe: ObserveConfig = ObserveConfig()
     webhooks: dict[Name, WebhookConfig] = Field(default_factory=dict)
@@ -496,6 +505,7 @@ class RouteConfig(Section):
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
     limits: Limits = Limits()
+    context: RouteContextConfig = RouteContextConfig()
 
     @model_validator(mode="after")
     def _can_match(self) -> RouteConfig:

@@ -21,6 +21,8 @@ EventType = Literal[
     "tools.offered",
     "tools.withheld",
     "tools.left_out",
+    "context.counted",
+    "context.windowed",
     "cache.asked",
     "cache.failed",
     "round.started",

@@ -22,6 +22,7 @@ from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue
 from gateway.runs.run import Handler
 from gateway.runs.schedules import Schedules
+from gateway.runs.stages import Stages
 from gateway.runs.tally import RunsTally
 from gateway.runs.webhooks import WebhookHandler
 from gateway.runs.worker import LEASE_S, Worker
@@ -53,7 +54,7 @@ class Engine:
     Args:
         records: the runs.
         queue: wakes workers.
-        handlers: who executes which kind; webhooks are the engine's own.
+        handlers: who executes runs of a kind, or None; webhooks are the engine's own.
         executes: whether this process executes runs.
         holder: this process, and `alive` whether another may still be at work.
         writes: whether an effect of a turn (trace id, owner) is still being made here.
@@ -63,6 +64,7 @@ class Engine:
         tally: counts.
         clock: for times and waits.
         laid_aside: told of the approvals for which a run was laid aside.
+        stages: from where runs go on that are begun again.
 
     Attributes:
         runs: takes runs on, tells of them, cancels them.
@@ -73,7 +75,7 @@ class Engine:
         self,
         records: RunRecords,
         queue: Queue,
-        handlers: Mapping[str, Handler],
+        handlers: Callable[[str], Handler | None],
         *,
         executes: bool,
         holder: str,
@@ -85,6 +87,7 @@ class Engine:
         webhooks: Callable[[], Mapping[str, WebhookConfig]],
         tally: RunsTally,
         clock: Clock,
+        stages: Stages,
         pace: Pace = USUAL_PACE,
         laid_aside: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> None:
@@ -93,13 +96,13 @@ class Engine:
         self._records = records
         self._queue = queue
         self._clock = clock
-        self.runs = Acceptance(records, queue, clock, config)
+        self.runs = Acceptance(records, queue, clock, config, stages)
         self._telling = WebhookHandler(webhooks, clock)
         followers = Followers(webhooks)
         self.worker = Worker(
             records,
             queue,
-            {**handlers, WEBHOOK: self._telling},
+            lambda kind: self._telling if kind == WEBHOOK else handlers(kind),
             holder,
             writes,
             describe,

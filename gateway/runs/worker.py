@@ -74,7 +74,7 @@ class Worker:
     Args:
         records: the runs.
         queue: what wakes it.
-        handlers: who executes which kind.
+        handlers: who executes runs of a kind, or None.
         holder: this process.
         writes: whether an effect of this turn (trace id, owner) is still being made by this process.
         describe: an error as it is recorded.
@@ -90,7 +90,7 @@ class Worker:
         self,
         records: RunRecords,
         queue: Queue,
-        handlers: Mapping[str, Handler],
+        handlers: Callable[[str], Handler | None],
         holder: str,
         writes: Callable[[str, str], Awaitable[bool]],
         describe: Callable[[GatewayError], Mapping[str, Any]],
@@ -230,7 +230,7 @@ class Worker:
 
     async def _execute(self, running: _Running) -> None:
         run = running.run
-        handler = self._handlers.get(run.kind)
+        handler = self._handlers(run.kind)
         if handler is None:
             _log.error("nobody here executes runs of this type", run=run.id, type=run.kind)
             error = _error(f"Nobody executes runs of the type {run.kind!r}.", "unknown_run_type")

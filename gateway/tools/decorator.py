@@ -193,6 +193,7 @@ class Tools:
         declarations: the tools that were added, in order; without those that cannot be read further.
         added: the functions that were added, whatever is wrong with them.
         providers: the tool providers that were added, in order.
+        run_types: the types of runs that were added, in order.
         problems: every mistake found, with file and line.
     """
 
@@ -200,6 +201,7 @@ class Tools:
         self.declarations: list[Declaration] = []
         self.added: set[Callable[..., Any]] = set()
         self.providers: list[Any] = []
+        self.run_types: list[RunDeclaration] = []
         self.problems: list[Problem] = []
 
     def add(self, *functions: Callable[..., Any]) -> None:
@@ -221,6 +223,43 @@ class Tools:
     def add_provider(self, provider: Any) -> None:
         """Add a source of tools: an object with `name`, `async list()` and `async call(name, arguments, context)`."""
         self.providers.append(provider)
+
+    def add_run_type(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        allowed_roles: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> None:
+        """Add a type of background runs: an `async def` that takes a run to its end and returns a JSON value.
+
+        Args:
+            name: what `POST /v1/runs` names it by.
+            function: the handler. Its parameters are the run's input; one of the type `RunContext` is the run itself.
+            parameters: JSON Schema of the input, where the type hints are not to make it.
+            allowed_roles: roles of which a key needs one to ask for it; by default every key may.
+            timeout_s: seconds an attempt may take; `server.turn_timeout_s` by default.
+        """
+        self.run_types.append(RunDeclaration(name, function, parameters, _listed(allowed_roles), timeout_s))
+
+
+@dataclass(frozen=True, slots=True)
+class RunDeclaration:
+    """What `add_run_type` was given."""
+
+    name: Any
+    function: Callable[..., Any]
+    parameters: Any
+    allowed_roles: tuple[str, ...]
+    timeout_s: Any
+
+    @property
+    def line(self) -> int:
+        """Where the function is defined."""
+        code = getattr(self.function, "__code__", None)
+        return code.co_firstlineno if code is not None else 0
 
 
 def declared_in(module: ModuleType) -> list[Declaration]:

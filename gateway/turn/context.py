@@ -27,6 +27,7 @@ from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
 from gateway.turn.waiting import TurnApprovals
+from gateway.turn.windowing import TurnWindow
 
 
 class Permit(Protocol):
@@ -104,6 +105,7 @@ class Turn:
         prefix: what the id of the answer begins with: its API's.
         pin: what decides it, to be recorded; None where that is done, or it is no run's.
         approvals: what it knows of approvals; None where it has nothing to do with any.
+        window: makes its conversation fit the backends, or None where it is sent as it is.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
     """
 
@@ -160,6 +162,7 @@ class Turn:
     prefix: str = "chatcmpl-"
     pin: Any = None
     approvals: TurnApprovals | None = None
+    window: TurnWindow | None = None
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 

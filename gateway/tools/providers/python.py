@@ -22,6 +22,8 @@ from gateway.tools.providers.brought import BroughtProvider, faults
 from gateway.tools.providers.contained import contained
 from gateway.tools.providers.lifespans import Lifespan
 from gateway.tools.providers.plugin_files import PluginFiles, problem_in
+from gateway.tools.providers.run_types import made_run_type
+from gateway.tools.run_types import RunType
 from gateway.tools.schema import Signature, Unreadable, read_output, read_signature
 from gateway.tools.sources import told
 from gateway.tools.spec import ToolContext, ToolSpec, make_spec
@@ -84,6 +86,7 @@ class PythonProvider:
         self._tools: dict[str, _Tool] | None = None
         self._specs: list[ToolSpec] = []
         self._brought: list[BroughtProvider] = []
+        self._run_types: dict[str, RunType] = {}
         self._hooks: dict[str, list[Hook]] = {}
         self._lifespans: list[Lifespan] = []
 
@@ -101,6 +104,11 @@ class PythonProvider:
     def brought(self) -> Sequence[BroughtProvider]:
         """The tool providers that plugins add, once `list` has answered."""
         return self._brought
+
+    @property
+    def run_types(self) -> Sequence[RunType]:
+        """The types of runs that plugins add, once `list` has answered."""
+        return tuple(self._run_types.values())
 
     @property
     def fingerprint(self) -> str:
@@ -272,6 +280,13 @@ class PythonProvider:
             problems.extend(Problem(told(module.__file__), 0, text) for text in wrong)
             if not wrong:
                 self._brought.append(BroughtProvider(provider, told(module.__file__), source))
+        for kind in tools.run_types:
+            try:
+                if kind.name in self._run_types:
+                    raise Unreadable(f"it is already declared at {self._run_types[kind.name].origin}")
+                self._run_types[kind.name] = made_run_type(kind, told(module.__file__), self._resources)
+            except Unreadable as error:
+                problems.append(Problem(told(module.__file__), kind.line, f"run type `{kind.name}`: {error}"))
         made = []
         for declaration in tools.declarations:
             try:
