@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from gateway.chat.schemas.dialect import SchemaDialect
+from gateway.config.approvals import ApprovalsConfig
 from gateway.config.context import ContextConfig, RouteContextConfig
 from gateway.config.http_tools import HttpServiceConfig
 from gateway.config.limits import (
@@ -448,6 +449,7 @@ class GatewayConfig(Section):
     limits: CallerLimits = CallerLimits()
     budgets: CallerBudgets = CallerBudgets()
     idempotency: IdempotencyConfig = IdempotencyConfig()
+    approvals: ApprovalsConfig = ApprovalsConfig()
     context: ContextConfig = ContextConfig()
     runs: RunsConfig = RunsConfig()
     observe: ObserveConfig = ObserveConfig()

@@ -13,7 +13,6 @@ _GATEWAY: Final = (
     "backends.*.capabilities.parallel_tools",
     "backends.*.capabilities.streaming",
     "backends.*.capabilities.text_tool_calls",
-    "approvals",
     "on_failure",
     "context.sessions",
     "context.memory",

@@ -13,7 +13,7 @@ from gateway.config.limits import ROLES
 from gateway.config.models import ToolLimitConfig, ToolsConfig
 from gateway.errors import ConfigError, Problem
 from gateway.security.principal import Principal
-from gateway.tools.prerequisites import unmet_requirements
+from gateway.tools.prerequisites import unknown_compensations, unmet_requirements
 from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, Running, ToolProvider
 from gateway.tools.run_types import RunType
 from gateway.tools.short_names import ShortNames, short_name
@@ -31,6 +31,7 @@ class Registry:
         config: limits and defaults, as `tools` in the gateway's file has them.
         max_result_bytes: most bytes of a result that a model sees.
         forward_headers: the client's headers that some tool is handed, lower case.
+        gated: whether some tool's calls may have to wait for a human; `compensated` whether some tool's effects can be undone.
         names: every name a tool may be named by: its own, and the short one of a server's tool while that is unique.
         ambiguous: what a short name may mean that is not unique.
         run_types: types of background runs by name.
@@ -59,6 +60,8 @@ class Registry:
         self.config = config
         self.max_result_bytes = config.max_result_bytes
         self.forward_headers = frozenset(name for spec in specs.values() for name in spec.forward_headers)
+        self.gated = any(spec.gated for spec in specs.values())
+        self.compensated = any(spec.compensate for spec in specs.values())
         self._short = ShortNames(specs)
         self.names = frozenset([*specs, *self._short.names])
         self.ambiguous = self._short.ambiguous
@@ -107,6 +110,7 @@ class Registry:
             if not problems:
                 # Where a provider's tools are missing, those that need them are not at fault.
                 problems.extend(unmet_requirements(specs, may_come))
+                problems.extend(unknown_compensations(specs, may_come))
             if problems:
                 raise ConfigError(tuple(problems))
             if start:
