@@ -33,6 +33,7 @@ from gateway.api.responses import Responses
 from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
+from gateway.api.sessions import sessions_endpoints
 from gateway.api.stored_responses import responses_endpoints
 from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
@@ -101,6 +102,7 @@ from gateway.turn.pruner import Pruner
 from gateway.turn.responding import Responding
 from gateway.turn.scribing import Scribe
 from gateway.turn.service import Turns
+from gateway.turn.session import SessionKeeper
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.summarising import Summarising
 
@@ -223,7 +225,7 @@ async def open_gateway(
         stack.push_async_callback(traces.close)
         await traces.open()
         settling = Settling(store.effects, clock)
-        pruner = Pruner(store, settling, first.config, clock)
+        pruner = Pruner(store, settling, first.config, clock, store.sessions)
         stack.push_async_callback(pruner.close)
         adopt(first)
         pruner.start()
@@ -280,6 +282,8 @@ async def open_gateway(
         known = Conversations()
         summarising = Summarising(known, versions, permits.book, clock)
         stack.push_async_callback(summarising.close)
+        sessions = SessionKeeper(store.sessions, holder, may_live, clock)
+        stack.push_async_callback(sessions.close)
         turns = Turns(
             versions,
             loop,
@@ -293,7 +297,7 @@ async def open_gateway(
             permits,
             kept,
             Offering(courier.breakers, kept_offers),
-            Scribe(known, summarising),
+            Scribe(known, summarising, sessions),
         )
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
@@ -335,6 +339,7 @@ async def open_gateway(
             responding,
             desk,
             store.audit,
+            sessions,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -395,6 +400,7 @@ def create_app(services: Services) -> FastAPI:
         tasks_endpoints,
         responses_endpoints,
         conversations_endpoints,
+        sessions_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):

@@ -1282,6 +1282,11 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     _field_case(56, "A giant result is shortened before anything else is lost; pinned facts stay."),
     _field_case(57, "Tools and images are counted: the larger backend is asked, or the request refused early."),
     _field_case(
+        58, "A call that was cut off poisons no later turn of its session: it is valid JSON, and has a result."
+    ),
+    _field_case(59, "Summaries read parts as what they are: no base64, no thoughts, no Python; a model is asked once."),
+    _field_case(60, "A failed turn is left out of its session, and turns of one session come one after the other."),
+    _field_case(
         61,
         "What the gateway adds fits strict templates: one system message in front, notes with the last user message.",
     ),

@@ -13,6 +13,7 @@ from gateway.store.journal import SqlJournal
 from gateway.store.keys import SqlKeys
 from gateway.store.responses import SqlResponses
 from gateway.store.runs import SqlRuns
+from gateway.store.sessions import SqlSessions
 from gateway.store.traces import SqlTraces
 from gateway.store.turns import SqlTurns
 from gateway.store.usage import SqlUsage
@@ -34,6 +35,7 @@ class SqlStore:
         self.responses = SqlResponses(self._database)
         self.conversations = SqlConversations(self._database)
         self.runs = SqlRuns(self._database)
+        self.sessions = SqlSessions(self._database)
         self.approvals = SqlApprovals(self._database)
         self.audit = SqlAudit(self._database)
         self.compensations = SqlCompensations(self._database)

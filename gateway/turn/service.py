@@ -127,32 +127,7 @@ class Turns:
         turn: Turn | None = None
         try:
             snapshot = lease.value
-            if wishes.durable:  # a run, which was asked for a while ago
-                await snapshot.keys.still(principal, self._clock.now(), lasting=True)
-            limit_s = snapshot.config.server.turn_timeout_s
-            recorded = await self.joining.pin_of(trace_id, principal.owner) if wishes.durable else None
-            try:
-                async with asyncio.timeout(limit_s):
-                    if snapshot.hooks.on_request:
-                        changed = await snapshot.hooks.request(request, principal)
-                        if changed is not request:
-                            record.emit("hook.changed", hook="on_request")
-                            request = changed
-                    turn = await prepare(
-                        request,
-                        principal,
-                        wishes,
-                        snapshot,
-                        record,
-                        self._clock,
-                        self.continuity,
-                        self._kept,
-                        self._offering,
-                        None if recorded is None else read_pin(recorded),
-                    )
-            except TimeoutError as error:
-                raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
-            turn.window = self._scribe.window(turn)
+            turn = await self._prepared(request, principal, wishes, snapshot, record)
             self.running[trace_id] = turn
             sink = begun(turn)
             joins = wishes.key is not None or wishes.retried
@@ -177,10 +152,53 @@ class Turns:
             if turn.window is not None and turn.window.used is not None:
                 self._scribe.behind(turn)
         finally:
+            if turn is not None and turn.stay is not None:
+                turn.stay.leave(None)
             self.running.pop(trace_id, None)
             self._versions.release(lease)
             self._tell(record)
         return result
+
+    async def _prepared(
+        self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
+    ) -> Turn:
+        """The turn, in its session where it has one that is kept."""
+        if wishes.durable:  # a run, which was asked for a while ago
+            await snapshot.keys.still(principal, self._clock.now(), lasting=True)
+        recorded = await self.joining.pin_of(record.trace_id, principal.owner) if wishes.durable else None
+        stay = await self._scribe.enter(request, principal, wishes, snapshot, record) if wishes.session else None
+        limit_s = snapshot.config.server.turn_timeout_s
+        try:
+            if stay is not None:
+                request, wishes = stay.request, stay.wishes
+            async with asyncio.timeout(limit_s):
+                if snapshot.hooks.on_request:
+                    changed = await snapshot.hooks.request(request, principal)
+                    if changed is not request:
+                        record.emit("hook.changed", hook="on_request")
+                        request = changed
+                turn = await prepare(
+                    request,
+                    principal,
+                    wishes,
+                    snapshot,
+                    record,
+                    self._clock,
+                    self.continuity,
+                    self._kept,
+                    self._offering,
+                    None if recorded is None else read_pin(recorded),
+                )
+        except BaseException as error:
+            if stay is not None:
+                stay.leave(record)
+            if isinstance(error, TimeoutError):
+                raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
+            raise
+        if stay is not None:
+            turn.stay, turn.cache = stay, None
+        turn.window = self._scribe.window(turn)
+        return turn
 
     async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """The turn's answer: one that was kept for equal questions, or the loop's."""
@@ -193,6 +211,8 @@ class Turns:
             result = await runner.run(turn, sink)
             ok = True
         finally:
+            if turn.stay is not None:
+                turn.stay.leave(turn.record)
             self._permits.leave(permit, ok=ok)
         return result
 

@@ -23,7 +23,7 @@ from gateway.scribe.conversation import Conversation, prints_of
 from gateway.scribe.conversations import Conversations, Key
 from gateway.scribe.notes import AROUND_TOKENS, pins_tokens
 from gateway.scribe.pins import PinPatterns
-from gateway.scribe.strategies import chosen
+from gateway.scribe.strategies import chosen, parts
 from gateway.scribe.tokens import at_most, conversation_tokens, tools_tokens
 from gateway.scribe.window import DOWN_TO, Room
 
@@ -153,7 +153,7 @@ class TurnWindow:
         if tighter:
             whole = self._estimates.get(name) or conversation_tokens(call.messages)
             usable = int(min(whole, usable or whole) * DOWN_TO)
-        head, body = _parts(call.messages)
+        head, body = parts(call.messages)
         if selects:
             body = tuple(chosen(strategy, body))
         system = conversation_tokens(head)
@@ -298,14 +298,6 @@ class TurnWindow:
             f"and what cannot be left out is {words}.",
             param=param,
         )
-
-
-def _parts(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """The system messages in front, and the conversation."""
-    for index, message in enumerate(messages):
-        if message.role not in ("system", "developer"):
-            return messages[:index], messages[index:]
-    return messages, ()
 
 
 def _asked_for(fields: Mapping[str, msgspec.Raw]) -> int | None:
