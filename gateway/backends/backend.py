@@ -14,6 +14,7 @@ from gateway.chat.answer import Answer
 from gateway.chat.blocks import Message
 from gateway.chat.chunk import Chunk
 from gateway.chat.schemas.dialect import SchemaDialect
+from gateway.security.masking.messages import Conversation
 
 
 class ModelCall(msgspec.Struct, frozen=True):
@@ -29,6 +30,7 @@ class ModelCall(msgspec.Struct, frozen=True):
         wanted: what the client put in the place of the `*` in a wildcard model's name, else empty; it takes the place of
             the `*` in the backend's own model.
         tokens: an estimate of the prompt's tokens; 0 where nobody asked for one.
+        private: what is private in the turn, to be masked for backends that may not see it; None where nothing is.
         tools_in: the `tools` array in another dialect of schemas than `whole`, or None where that makes no difference.
     """
 
@@ -40,6 +42,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     wanted: str = ""
     tokens: int = 0
     tools_in: Callable[[SchemaDialect], bytes | None] | None = None
+    private: Conversation | None = None
 
 
 class Backend(Protocol):

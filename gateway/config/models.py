@@ -27,6 +27,7 @@ from gateway.config.limits import (
     TeamConfig,
 )
 from gateway.config.mcp_servers import McpServerConfig
+from gateway.config.privacy import PrivacyConfig, RoutePrivacy
 from gateway.config.runs import RunsConfig, WebhookConfig
 from gateway.config.section import Name, NonEmpty, Section, no_truth_value
 
@@ -440,6 +441,7 @@ class GatewayConfig(Section):
     limits: CallerLimits = CallerLimits()
     budgets: CallerBudgets = CallerBudgets()
     idempotency: IdempotencyConfig = IdempotencyConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     runs: RunsConfig = RunsConfig()
     observe: ObserveConfig = ObserveConfig()
     webhooks: dict[Name, WebhookConfig] = Field(default_factory=dict)
@@ -494,6 +496,7 @@ class RouteConfig(Section):
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
     limits: Limits = Limits()
+    privacy: RoutePrivacy | None = Field(default=None, description="Laid over the gateway's.")
 
     @model_validator(mode="after")
     def _can_match(self) -> RouteConfig:

@@ -19,11 +19,10 @@ _GATEWAY: Final = (
     "approvals",
     "on_failure",
     "context",
-    "privacy",
     "runs.join_timeout_s",
     "observe.otlp",
 )
-_ROUTE: Final = ("context", "privacy", "on_failure")
+_ROUTE: Final = ("context", "on_failure")
 
 GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
 ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)

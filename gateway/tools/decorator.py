@@ -48,6 +48,7 @@ class Declaration:
     allowed_roles: tuple[str, ...]
     requires: tuple[str, ...]
     result_fields: tuple[str, ...]
+    sensitive: tuple[str, ...]
     cache_ttl_s: float
     shared_cache: bool
     price: float
@@ -133,7 +134,7 @@ def tool(
         confidence_gate: not served by this version.
         allowed_roles: roles that may be offered it; empty for everybody.
         requires: tools that must have succeeded in the thread before it is offered.
-        sensitive: not served by this version.
+        sensitive: names of parameters, and paths in the result, whose values are private: models, traces and logs get placeholders.
         result_fields: what of a result the model sees, as paths of keys: `status`, `items.name`; everything by default.
         cache_ttl_s: seconds a result may be used again for the same arguments; 0 for never. Not for writing tools.
         shared_cache: whether a kept result may be another owner's too.
@@ -151,7 +152,6 @@ def tool(
     later = {
         "needs_confirmation": needs_confirmation,
         "confidence_gate": confidence_gate,
-        "sensitive": sensitive,
         "compensate": compensate,
     }
 
@@ -170,6 +170,7 @@ def tool(
             allowed_roles=_listed(allowed_roles),
             requires=_listed(requires),
             result_fields=_listed(result_fields),
+            sensitive=_listed(sensitive),
             cache_ttl_s=cache_ttl_s,
             shared_cache=shared_cache,
             price=price,

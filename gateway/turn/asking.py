@@ -60,5 +60,6 @@ def asking(turn: Turn, progress: Progress, left_s: float) -> Asking:
         turn.wanted,
         estimate_tokens(messages) if pool.sized else 0,
         turn.wires.differing if turn.tools_wire is not None else None,
+        turn.private,
     )
     return Asking(pool, call, must_call or (not final and pool is not turn.answer_pool))
