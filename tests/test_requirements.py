@@ -78,7 +78,12 @@ def test_requirements_are_told_apart_and_say_where_they_come_from() -> None:
 def test_tests_that_are_named_are_collected(request: pytest.FixtureRequest) -> None:
     """What pytest has collected in this run, of the files it was asked for."""
     options = request.config.option
-    if options.keyword or options.markexpr or options.lf or any("::" in argument for argument in request.config.args):
+    if (
+        options.keyword
+        or options.markexpr
+        or getattr(options, "lf", False)
+        or any("::" in argument for argument in request.config.args)
+    ):
         pytest.skip("a part of the suite was asked for")
     collected: dict[str, set[str]] = {}
     for item in request.session.items:

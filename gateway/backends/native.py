@@ -1,4 +1,4 @@
-"""OpenAI-protocol servers over aiohttp: OpenAI itself, vLLM, Ollama, llama.cpp, LM Studio and everything alike.
+"""OpenAI-protocol servers: OpenAI itself, vLLM, Ollama, llama.cpp, LM Studio and everything alike.
 
 Knows HTTP, the two dialects and what a cut answer looks like. Does not know retries or other backends.
 """
@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-import aiohttp
 import msgspec
 from yarl import URL
 
 from gateway.backends.backend import ModelCall
+from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, NotHttp, Response
 from gateway.backends.reading import Reader, Said, UnknownEncoding, read_some, reader_of
 from gateway.backends.secrets import Secrets
 from gateway.backends.wire import error_from_frame, error_from_status, text_of
@@ -31,7 +31,7 @@ from gateway.chat.reasoning import REASONING_CONTENT, encode_with_reasoning, mis
 from gateway.chat.sse import ErrorEvent, EventTooLarge, SseParser
 from gateway.chat.surrogates import SurrogateJoiner
 from gateway.config.models import BackendConfig
-from gateway.errors import GatewayError, UpstreamBroken, UpstreamError, UpstreamTimeout
+from gateway.errors import ConfigError, GatewayError, Problem, UpstreamBroken, UpstreamError, UpstreamTimeout
 from gateway.ids import new_call_id
 
 # Providers that differ only by where they are, and by how exactly they speak.
@@ -45,13 +45,9 @@ NATIVE_PROVIDERS: Final[dict[str, tuple[str | None, str]]] = {
 # Fields a provider ignores without a word under the one name, and heeds under the other.
 _RENAMED: Final[dict[str, dict[str, str]]] = {"ollama": {"max_completion_tokens": "max_tokens"}}
 
-_CONNECT_TIMEOUT_S = 10.0
 _ERROR_BODY_BYTES = 64 * 1024
 # What the status says does not wait for words that do not come.
 _ERROR_BODY_S = 5.0
-# Some send their whole policy with each answer, more than aiohttp's 8 KiB.
-_HEADER_BYTES = 64 * 1024
-_HEADERS = 512
 # Room for an answer with images or sound in it.
 _ANSWER_BYTES = 64 * 1024 * 1024
 # A stream says everything around each token anew.
@@ -113,7 +109,6 @@ class NativeBackend:
         if config.base_url is not None and config.provider == "openai":
             default_dialect = "compatible"  # OpenAI's protocol at another address: only its owner can vouch for it
         self._exact = (config.dialect or default_dialect) == "openai"
-        self._url = _chat_url(base)
         self._model = _encode(config.model)
         self._wildcard = config.model if config.model and "*" in config.model else None
         self._dropped = frozenset(config.drop_params)
@@ -122,15 +117,18 @@ class NativeBackend:
         self._params = renamed(params, (), self._names)
         # The field for thoughts; None where they are not sent.
         self._reasoning = None if config.send_reasoning in ("auto", "off") else config.send_reasoning
-        own_headers = {name.lower(): value for name, value in config.headers.items()}
-        self._headers = {"content-type": "application/json", "accept-encoding": "identity", **own_headers}
+        own_headers = {name.lower(): value.strip() for name, value in config.headers.items()}
+        headers = {"content-type": "application/json", "accept-encoding": "identity", **own_headers}
         if config.api_key:
-            self._headers.setdefault("authorization", f"Bearer {config.api_key}")
+            headers.setdefault("authorization", f"Bearer {config.api_key.strip()}")
         url = URL(base)
         hidden = (config.api_key or "", *own_headers.values(), url.password or "", *url.query.values())
         self._secrets = Secrets((*hidden, base, str(url.origin())))
         self._asks_usage = "stream_options" not in self._dropped
-        self._session: aiohttp.ClientSession | None = None
+        try:
+            self._server = Http1(_chat_url(base), headers)
+        except ValueError as error:
+            raise ConfigError((Problem(f"backends.{name}.headers", 0, str(error)),)) from error
 
     @property
     def name(self) -> str:
@@ -144,17 +142,18 @@ class NativeBackend:
             UpstreamError: or one of its children, or `ContextTooLong`.
         """
         limit_s = min(call.timeout_s, self._config.timeout_s)
+        until = asyncio.get_running_loop().time() + limit_s
+        response: Response | None = None
         try:
-            async with asyncio.timeout(limit_s):
-                response = await self._begin(call, stream=False)
-                try:
-                    body = await self._whole(response, call)
-                finally:
-                    _give_back(response)
+            response = await self._begin(call, until, stream=False)
+            body = await self._whole(response, call, until)
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (HttpFailed, OSError) as error:
             raise self._unreachable(call, error) from error
+        finally:
+            if response is not None:
+                response.give_back()
         try:
             return self._answer(body, call)
         except UpstreamBroken as error:
@@ -180,9 +179,7 @@ class NativeBackend:
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._server.close()
 
     def _read(
         self, payloads: Sequence[bytes], reading: _Reading, batch: list[Chunk], call: ModelCall
@@ -240,19 +237,19 @@ class NativeBackend:
     async def _events(self, call: ModelCall, reading: _Reading) -> AsyncGenerator[tuple[list[bytes], str], None]:
         """Payloads that arrived together, and `more`, `done` (the end mark came) or `eof`."""
         parser = SseParser()
-        until = asyncio.get_running_loop().time() + call.timeout_s
+        now = asyncio.get_running_loop().time
+        asked = now()
+        until = asked + call.timeout_s
         wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
-        first_by = asyncio.get_running_loop().time() + wait_s
+        wait_until = first_by = asked + wait_s
         said = False
-        response: aiohttp.ClientResponse | None = None
+        response: Response | None = None
         size = 0
         try:
-            async with asyncio.timeout(wait_s):
-                response = await self._begin(call, stream=True)
-                content = await self._stream_of(response, call)
+            response = await self._begin(call, first_by, stream=True)
+            content = await self._stream_of(response, call, first_by)
             while True:
-                async with asyncio.timeout(wait_s):
-                    data = await content.readany()
+                data = await content.readany(wait_until)
                 size += len(data)
                 if size > _STREAM_BYTES:
                     raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
@@ -265,45 +262,45 @@ class NativeBackend:
                     await _read_end(content)
                 if done or not data:
                     return
-                now = asyncio.get_running_loop().time()
+                heard = now()
                 said = said or bool(payloads)
                 # Comments are no first token.
-                wait_s = max(0.0, min(self._config.idle_timeout_s, until - now) if said else first_by - now)
+                wait_s = max(0.0, min(self._config.idle_timeout_s, until - heard) if said else first_by - heard)
                 if reading.finished:
                     wait_s = min(wait_s, _AFTER_FINISH_S)
-        except TimeoutError as error:
-            if reading.finished:
-                return  # all that is missing is the end mark
-            raise UpstreamTimeout(f"`{call.model}` sent nothing for {wait_s:g} s.") from error
+                wait_until = heard + wait_s
         except EventTooLarge as error:
             raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (HttpFailed, OSError) as error:
             if reading.finished:
                 return  # all that is missing is the end mark
+            if isinstance(error, TimeoutError):
+                raise UpstreamTimeout(f"`{call.model}` sent nothing for {wait_s:g} s.") from error
             raise self._unreachable(call, error, begun=response is not None) from error
         finally:
-            _give_back(response)
+            if response is not None:
+                response.give_back()
 
-    async def _whole(self, response: aiohttp.ClientResponse, call: ModelCall) -> bytes:
+    async def _whole(self, response: Response, call: ModelCall, until: float) -> bytes:
         """The body of an answer, which is not larger than what a gateway can hold of many at once."""
         parts: list[bytes] = []
         size = 0
         content = self._reader(response, call)
-        while data := await content.readany():
+        while data := await content.readany(until):
             parts.append(data)
             size += len(data)
             if size > _ANSWER_BYTES:
-                response.close()
                 raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
-        return b"".join(parts)
+            if content.at_eof():
+                break
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _begin(self, call: ModelCall, *, stream: bool) -> aiohttp.ClientResponse:
+    async def _begin(self, call: ModelCall, until: float, *, stream: bool) -> Response:
         """Send the request; the response, once it is clear that it is no refusal."""
         while True:
             asked, reasoning = stream and self._asks_usage, self._reasoning
-            response = await self._open().post(
-                self._url, data=self._body(call, stream=stream), headers=self._for(call), allow_redirects=False
-            )
+            trace = b"traceparent: 00-%b-%b-01\r\n" % (call.trace_id.encode(), call.trace_id[:16].encode())
+            response = await self._server.post(trace, self._body(call, stream=stream), until)
             if response.status < 300:
                 return response
             try:
@@ -320,13 +317,13 @@ class NativeBackend:
                     continue
                 raise self._refused(response, body, call)
             finally:
-                response.release()
+                response.give_back()
 
-    async def _stream_of(self, response: aiohttp.ClientResponse, call: ModelCall) -> Reader:
+    async def _stream_of(self, response: Response, call: ModelCall, until: float) -> Reader:
         """What is read of a stream; of a server that does not stream, its whole answer written as one."""
         if response.content_type not in _NO_STREAM:
             return self._reader(response, call)
-        body = await self._whole(response, call)
+        body = await self._whole(response, call, until)
         if body.lstrip().startswith(_EVENTS):
             return Said(body)
         chunk = self._as_chunk(body, call)
@@ -386,7 +383,7 @@ class NativeBackend:
         text = text_of(body, self._secrets)
         return UpstreamBroken(f"{what}: {text}" if text else f"{what}.")
 
-    def _reader(self, response: aiohttp.ClientResponse, call: ModelCall) -> Reader:
+    def _reader(self, response: Response, call: ModelCall) -> Reader:
         try:
             return reader_of(response)
         except UnknownEncoding as error:
@@ -408,7 +405,7 @@ class NativeBackend:
             words = f"`{call.model}` sent a chunk that is not a chat completion chunk"
             raise self._no_answer(words, payload) from error
 
-    def _body(self, call: ModelCall, *, stream: bool) -> bytes:
+    def _body(self, call: ModelCall, *, stream: bool) -> list[bytes]:
         model = self._model if self._wildcard is None else _encode(self._wildcard.replace("*", call.wanted))
         if (field := self._reasoning) is None:
             messages = b",".join(map(encode_message, call.messages))
@@ -427,57 +424,26 @@ class NativeBackend:
             if self._asks_usage:
                 parts += (b',"stream_options":{"include_usage":true', options, b"}")
         parts.append(b"}")
-        return b"".join(parts)
+        return parts
 
-    def _for(self, call: ModelCall) -> dict[str, str]:
-        return {**self._headers, "traceparent": f"00-{call.trace_id}-{call.trace_id[:16]}-01"}
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30, enable_cleanup_closed=False),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
-                skip_auto_headers=("accept", "user-agent"),
-                read_bufsize=256 * 1024,
-                max_line_size=_HEADER_BYTES,
-                max_field_size=_HEADER_BYTES,
-                max_headers=_HEADERS,
-                # What is compressed all the same is inflated here, piece by piece: `reading.py`.
-                auto_decompress=False,
-                # A cookie would tie one caller's requests to another's.
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
-
-    def _refused(self, response: aiohttp.ClientResponse, body: bytes, call: ModelCall) -> GatewayError:
-        headers = {name.lower(): value for name, value in response.headers.items()}
+    def _refused(self, response: Response, body: bytes, call: ModelCall) -> GatewayError:
+        headers = {str(name, "latin-1"): value.decode("utf-8", "replace") for name, value in response.headers.items()}
         return error_from_status(response.status, headers, body, model=call.model, secrets=self._secrets)
 
     def _unreachable(self, call: ModelCall, error: Exception, *, begun: bool = False) -> UpstreamError:
-        if begun or isinstance(error, aiohttp.ClientPayloadError):
+        if begun or isinstance(error, CutOff):
             return UpstreamBroken(f"The answer of `{call.model}` was cut off.")
-        if isinstance(error, aiohttp.ClientResponseError):  # of HTTP itself: nothing else raises it here
+        if isinstance(error, NotHttp):
             return UpstreamBroken(f"The upstream of `{call.model}` answered with something that is not HTTP.")
-        if isinstance(error, aiohttp.ServerDisconnectedError):
+        if isinstance(error, Disconnected):
             return UpstreamError(f"The upstream of `{call.model}` closed the connection without an answer.")
         return UpstreamError(f"The upstream of `{call.model}` cannot be reached.")
-
-
-def _give_back(response: aiohttp.ClientResponse | None) -> None:
-    """Keep the connection of an answer that was read to its end; close any other."""
-    if response is None:
-        return
-    if response.content.at_eof():
-        response.release()
-    else:
-        response.close()
 
 
 async def _read_end(content: Reader) -> None:
     if not content.at_eof():
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_AFTER_DONE_S):
-                await content.readany()
+            await content.readany(asyncio.get_running_loop().time() + _AFTER_DONE_S)
 
 
 def _wanted(call: ModelCall) -> int:

@@ -11,7 +11,7 @@ import zlib
 from contextlib import suppress
 from typing import Protocol
 
-import aiohttp
+from gateway.backends.http1 import CutOff, HttpFailed, Response
 
 # A fifth of a millisecond's work.
 _PIECE_BYTES = 64 * 1024
@@ -19,10 +19,10 @@ _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 class Reader(Protocol):
-    """What is read of an answer: aiohttp's stream, or one that inflates it."""
+    """What is read of an answer: a connection's answer, or one that inflates it."""
 
-    async def readany(self) -> bytes:
-        """What there is, at least a byte; empty at the end."""
+    async def readany(self, until: float) -> bytes:
+        """What there is, at least a byte; empty at the end. Raises TimeoutError at that time of the loop."""
         ...
 
     def at_eof(self) -> bool:
@@ -36,7 +36,7 @@ class Said:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    async def readany(self) -> bytes:
+    async def readany(self, until: float) -> bytes:  # noqa: ARG002 - nothing is waited for
         """All of it, then nothing."""
         data, self._data = self._data, b""
         return data
@@ -50,47 +50,47 @@ class UnknownEncoding(ValueError):
     """The answer is encoded in a way that is not read here."""
 
 
-def reader_of(response: aiohttp.ClientResponse) -> Reader:
+def reader_of(response: Response) -> Reader:
     """The answer's body as it was before it was compressed.
 
     Raises:
         UnknownEncoding: it is compressed otherwise than by gzip or deflate.
     """
-    encoding = response.headers.get("content-encoding")
+    encoding = response.header(b"content-encoding")
     if encoding is None or encoding.lower() in ("", "identity"):
-        return response.content
+        return response
     if encoding.lower().removeprefix("x-") not in ("gzip", "deflate"):
         raise UnknownEncoding(f"content-encoding {encoding[:40]!r}")
-    return _Inflated(response.content)
+    return _Inflated(response)
 
 
-async def read_some(response: aiohttp.ClientResponse, limit_bytes: int, wait_s: float) -> bytes:
+async def read_some(response: Response, limit_bytes: int, wait_s: float) -> bytes:
     """What can be read of a body: up to the limit, up to where it is cut or stalls; nothing where it cannot be read."""
     parts: list[bytes] = []
     size = 0
-    with suppress(UnknownEncoding, aiohttp.ClientError, OSError, TimeoutError):
+    until = asyncio.get_running_loop().time() + wait_s
+    with suppress(UnknownEncoding, HttpFailed, OSError):
         reader = reader_of(response)
-        async with asyncio.timeout(wait_s):
-            while size < limit_bytes and (data := await reader.readany()):
-                parts.append(data)
-                size += len(data)
+        while size < limit_bytes and (data := await reader.readany(until)):
+            parts.append(data)
+            size += len(data)
     return b"".join(parts)[:limit_bytes]
 
 
 class _Inflated:
-    def __init__(self, source: aiohttp.StreamReader) -> None:
+    def __init__(self, source: Response) -> None:
         self._source = source
         self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
         self._begun = False
         self._pending = b""
 
-    async def readany(self) -> bytes:
+    async def readany(self, until: float) -> bytes:
         while True:
             if not self._pending:
-                self._pending = await self._source.readany()
+                self._pending = await self._source.readany(until)
                 if not self._pending:
                     if self._begun and not self._inflate.eof:
-                        raise aiohttp.ClientPayloadError("the compressed answer is incomplete")
+                        raise CutOff("the compressed answer is incomplete")
                     return b""
             piece = self._next()
             if piece:
@@ -112,6 +112,6 @@ class _Inflated:
         try:
             piece = self._inflate.decompress(self._pending, _PIECE_BYTES)
         except zlib.error as error:
-            raise aiohttp.ClientPayloadError("the compressed answer cannot be read") from error
+            raise CutOff("the compressed answer cannot be read") from error
         self._pending = self._inflate.unconsumed_tail or self._inflate.unused_data
         return piece

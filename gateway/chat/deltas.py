@@ -34,7 +34,7 @@ class CallPiece(msgspec.Struct):
 
 
 class _OpenCall:
-    __slots__ = ("arguments", "custom", "id", "index", "name", "position", "said_id")
+    __slots__ = ("arguments", "custom", "id", "index", "name", "position", "said_id", "told")
 
     def __init__(self, index: int | None, call_id: str, said_id: str) -> None:
         self.index = index
@@ -44,6 +44,7 @@ class _OpenCall:
         self.custom = False
         self.arguments: list[str] = []
         self.position: int | None = None
+        self.told = False
 
 
 class CallTracker:
@@ -56,16 +57,18 @@ class CallTracker:
     Args:
         new_id: makes a call id.
         taken: ids that name another call already; a call that comes under one gets a new id.
+        holding: keep back arguments that may come to nothing (blank, `null`) until more is known; `filled` then says them.
     """
 
-    __slots__ = ("_calls", "_ids", "_named", "_new_id", "_taken")
+    __slots__ = ("_calls", "_holding", "_ids", "_named", "_new_id", "_taken")
 
-    def __init__(self, new_id: Callable[[], str], taken: Collection[str] = ()) -> None:
+    def __init__(self, new_id: Callable[[], str], taken: Collection[str] = (), *, holding: bool = False) -> None:
         self._calls: list[_OpenCall] = []
         self._named: list[_OpenCall] = []
         self._ids: set[str] = set()
         self._new_id = new_id
         self._taken = taken
+        self._holding = holding
 
     def add(self, delta: ToolCallDelta) -> CallPiece | None:
         """Take one fragment in; None while the call's name is not known yet.
@@ -88,18 +91,29 @@ class CallTracker:
         call.arguments.append(fragment)
         if not call.name:
             return None
+        first = call.position is None
         if call.position is None:
             call.position = len(self._named)
             self._named.append(call)
-            return CallPiece(call.position, True, call.id, call.name, "".join(call.arguments), call.custom)
-        return CallPiece(call.position, False, call.id, call.name, fragment, call.custom)
+            fragment = "".join(call.arguments)
+        if self._holding and not call.told and not call.custom:
+            fragment = "".join(call.arguments)
+            if "null".startswith(fragment.strip()):
+                fragment = ""
+            else:
+                call.told = True
+        return CallPiece(call.position, first, call.id, call.name, fragment, call.custom)
 
     def filled(self) -> list[CallPiece]:
-        """What calls without a word of arguments are short of, now that no more will come: a `{}`, as whole answers have it."""
-        blank = [call for call in self._named if not call.custom and not "".join(call.arguments).strip()]
-        for call in blank:
-            call.arguments[:] = ["{}"]
-        return [CallPiece(call.position or 0, False, call.id, call.name, "{}", call.custom) for call in blank]
+        """What was kept back of arguments, now that no more will come: `{}` where the model wrote none, as whole answers have it."""
+        late = [call for call in self._named if not call.told and not call.custom]
+        pieces: list[CallPiece] = []
+        for call in late:
+            call.told = True
+            text = _arguments("".join(call.arguments))
+            call.arguments[:] = [text]
+            pieces.append(CallPiece(call.position or 0, False, call.id, call.name, text, call.custom))
+        return pieces
 
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls so far, in the order their names came; blank arguments and `null` read `{}`."""
@@ -149,11 +163,11 @@ class Assembly:
 
     __slots__ = ("finish_reason", "reasoning", "refusal", "text", "tracker")
 
-    def __init__(self, new_id: Callable[[], str], taken: Collection[str] = ()) -> None:
+    def __init__(self, new_id: Callable[[], str], taken: Collection[str] = (), *, holding: bool = False) -> None:
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.refusal: list[str] = []
-        self.tracker = CallTracker(new_id, taken)
+        self.tracker = CallTracker(new_id, taken, holding=holding)
         self.finish_reason: str | None = None
 
     def add(self, delta: Delta, finish_reason: str | None) -> list[CallPiece]:
@@ -200,8 +214,11 @@ def encode_piece(piece: CallPiece) -> dict[str, Any]:
 
 def made_call(call_id: str, name: str, arguments: str, *, custom: bool = False) -> ToolCall:
     """A whole call; its arguments are `{}` where the model wrote none, which strict servers want to see."""
-    blank = not custom and arguments.strip() in ("", "null")
-    return ToolCall(call_id, name, "{}" if blank else arguments, custom)
+    return ToolCall(call_id, name, arguments if custom else _arguments(arguments), custom)
+
+
+def _arguments(text: str) -> str:
+    return "{}" if text.strip() in ("", "null") else text
 
 
 def content_text(parts: list[Any]) -> str:

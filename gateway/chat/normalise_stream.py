@@ -114,16 +114,20 @@ class StreamNormaliser:
             self._role.add(index)
             seen.role = "assistant"
             out = {"role": "assistant", **({} if fragments else {"content": ""}), **out}
+        pieces: list[CallPiece] = []
         if fragments:
-            tracker = self._trackers.setdefault(index, CallTracker(self._new_id))
-            if pieces := [piece for each in fragments if (piece := tracker.add(each)) is not None]:
-                out["tool_calls"] = [encode_piece(piece) for piece in pieces]
-                seen.tool_calls = [_delta(piece) for piece in pieces]
+            tracker = self._trackers.setdefault(index, CallTracker(self._new_id, holding=True))
+            pieces = [piece for each in fragments if (piece := tracker.add(each)) is not None]
         reason: str | None = None
         if choice.finish_reason and index not in self._finished:
             self._finished.add(index)
             made = self._trackers.get(index)
+            if made is not None:
+                pieces += made.filled()
             reason = finish_reason(choice.finish_reason, has_calls=bool(made and made.calls()))
+        if pieces:
+            out["tool_calls"] = [encode_piece(piece) for piece in pieces]
+            seen.tool_calls = [_delta(piece) for piece in pieces]
         if not out and reason is None:
             return None
         built = {"index": index, "delta": out, "logprobs": logprobs(source), "finish_reason": reason}

@@ -125,7 +125,7 @@ class StreamedRound:
         self._new_id = new_id
         self._shown_round = shown_round
         self.taken: set[str] = set()
-        self._assemblies: dict[int, Assembly] = {0: Assembly(new_id, self.taken)}
+        self._assemblies: dict[int, Assembly] = {0: Assembly(new_id, self.taken, holding=guarded)}
         self._positions: dict[int, int] = {}
         self.usage: Usage | None = None
 
@@ -200,7 +200,7 @@ class StreamedRound:
             delta = choice.delta or Delta()
             source = sources[position]
             out = dict(source.get("delta") or {})
-            assembly = self._assemblies.setdefault(index, Assembly(self._new_id, self.taken))
+            assembly = self._assembly(index)
             pieces = self._pieces(assembly, delta, choice.finish_reason)
             if index in self._state.roles:
                 unchanged = out.pop("role", None) is None and unchanged
@@ -235,6 +235,12 @@ class StreamedRound:
         if not kept:
             return events
         return [chunk] if unchanged else [_made(kept), *events]
+
+    def _assembly(self, index: int) -> Assembly:
+        if (known := self._assemblies.get(index)) is not None:
+            return known
+        made = self._assemblies[index] = Assembly(self._new_id, self.taken, holding=self._guarded)
+        return made
 
     def _pieces(self, assembly: Assembly, delta: Delta, reason: str | None) -> list[CallPiece]:
         pieces = assembly.add(delta, reason)

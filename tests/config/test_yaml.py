@@ -196,7 +196,9 @@ def test_no_text_is_a_crash(text: str) -> None:
     read(text.encode("utf-8", "surrogatepass"))
 
 
-_scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
+_scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)
+)
 _trees = st.dictionaries(
     st.text(max_size=10),
     st.recursive(

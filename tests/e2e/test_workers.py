@@ -25,7 +25,7 @@ from tests.replicas import until
 from tests.upstream import ScriptedUpstream, answer
 
 CONFIG = """\
-config: {{lease_s: 100}}
+config: {{lease_s: {lease_s}}}
 backends:
   demo: {{provider: demo}}
   up: {{provider: openai, base_url: "{url}", model: u}}
@@ -43,10 +43,10 @@ def group(folder: Path, **variables: str) -> Iterator[Program]:
         yield running
 
 
-def write(folder: Path, url: str = "http://127.0.0.1:9") -> None:
+def write(folder: Path, url: str = "http://127.0.0.1:9", lease_s: int = 100) -> None:
     for name in ("config", "routes", "plugins"):
         (folder / name).mkdir(exist_ok=True)
-    (folder / "config" / "gateway.yaml").write_text(CONFIG.format(url=url))
+    (folder / "config" / "gateway.yaml").write_text(CONFIG.format(url=url, lease_s=lease_s))
     (folder / "routes" / "hello.yaml").write_text("route: greet\nmodel: m\nkeywords: [hello]\n")
 
 
@@ -215,7 +215,7 @@ async def test_workers_and_their_server_end_with_a_supervisor_that_was_killed(tm
 
 @pytest.mark.timeout(300)
 async def test_a_replaced_worker_serves_what_is_active_though_the_files_are_being_edited(tmp_path: Path) -> None:
-    write(tmp_path)
+    write(tmp_path, lease_s=12)  # who looks at the store does so every third of it
     with group(tmp_path) as running:
         async with client() as http:
             before = (await state(http, running.url))["version"]

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,25 @@ async def test_client_calls_count_from_0_whatever_index_they_had() -> None:
     assert sink.calls == [("mine", '{"x":1}'), ("mine", "{}")]
     assert "ours" not in json.dumps(sink.chunks)
     assert [call.name for call in view.message().tool_calls] == ["ours", "mine", "ours", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        (["null"], "{}"),
+        (["nu", "ll"], "{}"),
+        (["", " "], "{}"),
+        (["n", "ope"], "nope"),
+        ([" ", '{"x":1}'], ' {"x":1}'),
+        (["nul"], "nul"),
+    ],
+)
+async def test_arguments_that_come_to_nothing_are_said_as_a_whole_answer_says_them(cut: list[str], said: str) -> None:
+    begun, *more = cut
+    rest = [tc(0, arguments=each) for each in more]
+    sink, (view,) = await shown([tc(0, id="a", name="mine", arguments=begun), *rest, f("tool_calls")])
+    assert sink.calls == [("mine", said)]
+    assert view.message().tool_calls[0].arguments == said
 
 
 async def test_role_waits_for_something_to_show_where_an_error_can_still_be_a_status() -> None:

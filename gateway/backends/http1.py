@@ -1,0 +1,446 @@
+"""HTTP/1.1 to one server: POST requests over connections that are kept.
+
+A third of what a general client costs: the head of a request is written once, an answer is read by llhttp straight from the
+socket, and one timer serves all waits of a connection. Knows connections, framing and bounds; does not know what is said, nor
+redirects, cookies and proxies, none of which an upstream needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from base64 import b64encode
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, cast
+
+import httptools
+from aiohappyeyeballs import start_connection
+from yarl import URL
+
+CONNECT_S: Final = 10.0
+# Connections that nobody has used for so long are closed: servers close theirs soon after.
+_KEPT_S: Final = 30.0
+# Some send their whole policy with each answer.
+_HEAD_BYTES: Final = 256 * 1024
+# What may wait to be read before the server has to wait.
+_WAITING_BYTES: Final = 512 * 1024
+# A name that was looked up is believed for so long; of two addresses, the second is tried after this silence.
+_NAMED_S: Final = 10.0
+_SECOND_S: Final = 0.25
+# What aiohttp, curl and browsers take too: bytes in header values, a line break of one character, spaces behind a size.
+_LENIENT: Final = {
+    "lenient_headers": True,
+    "lenient_optional_cr_before_lf": True,
+    "lenient_spaces_after_chunk_size": True,
+}
+
+
+class HttpFailed(Exception):
+    """No answer, or half of one."""
+
+
+class NotHttp(HttpFailed):
+    """What came is no HTTP."""
+
+
+class Disconnected(HttpFailed):
+    """The server hung up before it answered."""
+
+
+class CutOff(HttpFailed):
+    """The answer ends before its end."""
+
+
+class Response:
+    """One answer, from its head on. Ends by `give_back`.
+
+    Attributes:
+        status: of HTTP.
+        headers: by lower-case names; of several of one name the last.
+        complete: whether all of it has come.
+    """
+
+    __slots__ = ("_connection", "_error", "_parts", "_size", "_until_eof", "_waiter", "complete", "headers", "status")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._parts: deque[bytes] = deque()
+        self._size = 0
+        self._until_eof = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: HttpFailed | None = None
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.complete = False
+
+    def header(self, name: bytes) -> str | None:
+        """A header's value by its lower-case name."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("utf-8", "replace")
+
+    @property
+    def content_type(self) -> str:
+        """The media type alone, in lower case; empty where none was said."""
+        return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+
+    async def readany(self, until: float) -> bytes:
+        """What has come of the body and was not read, at least a byte; empty at its end.
+
+        Raises:
+            TimeoutError: nothing came until that time of the loop.
+            HttpFailed: the body is cut off.
+        """
+        while not self._parts and not self.complete:
+            await self.wait(until)
+        if self._parts:
+            parts = self._parts
+            data = parts.popleft() if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            self._size = 0
+            self._connection.read_on()
+            return data
+        if self._error is not None:
+            raise self._error
+        return b""
+
+    def at_eof(self) -> bool:
+        """Whether everything has come and was read."""
+        return self.complete and self._error is None and not self._parts
+
+    def give_back(self) -> None:
+        """Keep the connection of an answer that has come whole; close any other. May be called twice."""
+        self._connection.done(self)
+
+    async def wait(self, until: float) -> None:
+        """Until more has come: head, body or end. Raises TimeoutError at that time of the loop."""
+        connection = self._connection
+        self._waiter = connection.loop.create_future()
+        connection.remind(until)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def take(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._parts.append(data)
+        self._size += len(data)
+
+    def end(self, error: HttpFailed | None = None) -> None:
+        """No more will come."""
+        if not self.complete:
+            self.complete = True
+            self._error = error
+
+    def wake(self, error: BaseException | None = None) -> None:
+        """Let whoever waits look again."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            if error is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(None)
+
+    def begun(self, status: int, headers: dict[bytes, bytes]) -> None:
+        """Its head has come."""
+        self.status = status
+        self.headers = headers
+        framed = b"content-length" in headers or b"transfer-encoding" in headers
+        self._until_eof = not framed and status not in (204, 304)
+
+    def lost(self) -> None:
+        """The server has hung up."""
+        if not self.complete:
+            if not self.status:
+                self.end(Disconnected("the server closed the connection without an answer"))
+            else:
+                self.end(None if self._until_eof else CutOff("the answer is incomplete"))
+        self.wake()
+
+    @property
+    def error(self) -> HttpFailed | None:
+        """Why it ended before its end."""
+        return self._error
+
+    @property
+    def full(self) -> bool:
+        """Whether enough waits to be read."""
+        return self._size > _WAITING_BYTES
+
+
+class Connection(asyncio.Protocol):
+    """One connection: one exchange at a time. What llhttp calls are the `on_` methods."""
+
+    def __init__(self, client: Http1, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.usable = True
+        self.idle_since = 0.0
+        self._client = client
+        self._transport: asyncio.Transport
+        self._response: Response | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(**_LENIENT)
+        self._headers: dict[bytes, bytes] = {}
+        self._head_bytes = 0
+        self._keep = False
+        self._paused = False
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, request: bytes) -> Response:
+        """Send a request; its answer, of which nothing has come yet."""
+        response = self._response = Response(self)
+        self._head_bytes = 0
+        self._keep = False
+        self._transport.write(request)
+        return response
+
+    def done(self, response: Response) -> None:
+        """An exchange is over: keep the connection for another, or close it."""
+        if self._response is not response:
+            return
+        self._response = None
+        if self._keep and self.usable and response.complete and response.error is None:
+            self.read_on()
+            self._client.keep(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up at once."""
+        self.usable = False
+        self._transport.abort()
+
+    def remind(self, until: float) -> None:
+        """Let whoever waits give up at that time of the loop."""
+        self._until = until
+        timer = self._timer
+        if timer is None or timer.when() > until:
+            # One that goes off earlier looks again: most waits end long before, and leave nothing to be done.
+            if timer is not None:
+                timer.cancel()
+            self._timer = self.loop.call_at(until, self._look)
+
+    def read_on(self) -> None:
+        """Go on where reading was paused."""
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        response = self._response
+        if response is None or response.complete:
+            # Nobody asked: what comes next on it could be anybody's answer.
+            self.usable = False
+            if response is None:
+                self._transport.abort()
+            return
+        if not response.status:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.usable = False
+            response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
+        else:
+            if not response.status and self._head_bytes > _HEAD_BYTES:
+                self.usable = False
+                response.end(NotHttp("the answer's head has no end"))
+        response.wake()
+        if response.full and not self._paused and not response.complete:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """It is closed, by whichever side."""
+        self.usable = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._client.forget(self)
+        if self._response is not None:
+            self._response.lost()
+
+    def on_message_begin(self) -> None:
+        """An answer begins."""
+        if self._response is not None and self._response.complete:
+            self.usable = False
+        self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header has come."""
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """The head has come; of one that only says that more will follow, nothing is kept."""
+        response = self._response
+        status = self._parser.get_status_code()
+        if response is not None and status >= 200 and not response.complete:
+            response.begun(status, self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body has come."""
+        response = self._response
+        if response is not None and not response.complete:
+            response.take(body)
+
+    def on_message_complete(self) -> None:
+        """The answer has come whole."""
+        response = self._response
+        if response is not None and response.status:
+            self._keep = self._parser.should_keep_alive()
+            response.end()
+
+    def _look(self) -> None:
+        """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""
+        self._timer = None
+        if self._response is None:
+            return
+        if self.loop.time() >= self._until - 0.0005:
+            self._response.wake(TimeoutError())
+        else:
+            self._timer = self.loop.call_at(self._until, self._look)
+
+
+class Http1:
+    """A server, and the connections to it.
+
+    Args:
+        url: where to post.
+        headers: sent with every request, by lower-case names; a user and password in the URL stand in for `authorization`.
+
+    Raises:
+        ValueError: a header cannot be sent.
+    """
+
+    def __init__(self, url: URL, headers: Mapping[str, str]) -> None:
+        assert url.raw_host is not None
+        assert url.port is not None
+        self._host, self._port = url.raw_host, url.port
+        self._tls = url.scheme == "https"
+        named = f"[{self._host}]" if ":" in self._host else self._host
+        host = named if url.is_default_port() else f"{named}:{self._port}"
+        sent = {"host": host, **headers}
+        if url.user is not None and "authorization" not in sent:
+            both = f"{url.user}:{url.password or ''}".encode()
+            sent["authorization"] = f"Basic {b64encode(both).decode()}"
+        lines = [f"POST {url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
+        if any(character in line for line in lines for character in "\r\n\0"):
+            raise ValueError("a header holds a line break")
+        self._head = "\r\n".join([*lines, ""]).encode()
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._named: tuple[float, list[_Address]] | None = None
+
+    async def post(self, head: bytes, body: Sequence[bytes], until: float) -> Response:
+        """Send a body; the answer, once its head has come. Give it back, however it ends.
+
+        Args:
+            head: further headers, each with its line break.
+            body: the request's, in pieces.
+            until: when to give up, by the loop's time.
+
+        Raises:
+            TimeoutError: it took longer.
+            OSError: no connection.
+            HttpFailed: no answer.
+        """
+        connection = self._kept() or await self._connected(until)
+        length = b"content-length: %d\r\n\r\n" % sum(map(len, body))
+        response = connection.ask(b"".join((self._head, head, length, *body)))
+        try:
+            while not response.status and not response.complete:
+                await response.wait(until)
+            if response.error is not None and not response.status:
+                raise response.error
+        except BaseException:
+            response.give_back()
+            raise
+        return response
+
+    def keep(self, connection: Connection) -> None:
+        """Keep a connection for the next request."""
+        connection.idle_since = connection.loop.time()
+        self._idle.append(connection)
+        if self._sweeping is None:
+            self._sweeping = connection.loop.call_later(_KEPT_S, self._sweep, connection.loop)
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is closed."""
+        self._open.discard(connection)
+
+    async def close(self) -> None:
+        """Close every connection; whoever waits for an answer learns that it is cut off."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        self._idle.clear()
+        for connection in [*self._open]:
+            connection.close()
+
+    def _kept(self) -> Connection | None:
+        idle = self._idle
+        while idle:
+            # The one that was used last: the others may end their time.
+            connection = idle.pop()
+            if connection.usable:
+                if connection.loop.time() - connection.idle_since < _KEPT_S:
+                    return connection
+                connection.close()
+        return None
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeping = None
+        oldest = loop.time() - _KEPT_S
+        kept = []
+        for connection in self._idle:
+            if connection.usable and connection.idle_since > oldest:
+                kept.append(connection)
+            elif connection.usable:
+                connection.close()
+        self._idle = kept
+        if kept:
+            self._sweeping = loop.call_later(_KEPT_S / 2, self._sweep, loop)
+
+    async def _connected(self, until: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout_at(min(until, loop.time() + CONNECT_S)):
+            addresses = await self._addresses(loop)
+            sock = await start_connection(addresses, happy_eyeballs_delay=_SECOND_S, interleave=1, loop=loop)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                tls = await asyncio.to_thread(_tls_context) if self._tls else None
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, loop), sock=sock, ssl=tls, server_hostname=self._host if tls else None
+                )
+            except BaseException:
+                sock.close()
+                raise
+        self._open.add(connection)
+        return connection
+
+    async def _addresses(self, loop: asyncio.AbstractEventLoop) -> list[_Address]:
+        if self._named is None or self._named[0] < loop.time():
+            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            self._named = loop.time() + _NAMED_S, list(found)
+        return self._named[1]
+
+
+_Address = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+@lru_cache(maxsize=1)
+def _tls_context() -> ssl.SSLContext:
+    """What certificates are checked by: read once, because it is half a megabyte and takes twenty milliseconds."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
