@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-from tests.serving import native_config, serving
-from tests.upstream import DONE, ScriptedUpstream, UpstreamRequest, answer, call, d, f, stream, strict_history, tc, u
+from tests.serving import Served, native_config, serving
+from tests.upstream import (
+    DONE,
+    ScriptedUpstream,
+    UpstreamRequest,
+    answer,
+    call,
+    d,
+    error,
+    f,
+    stream,
+    strict_history,
+    tc,
+    u,
+)
 
 PHONE = "13812345678"
 MAIL = "sam.roe@example.org"
@@ -19,8 +33,13 @@ def masking(**more: Any) -> dict[str, Any]:
     return {"privacy": {"mode": "mask", **more}}
 
 
-def user(text: str) -> list[dict[str, Any]]:
+def user(text: str) -> Any:
     return [{"role": "user", "content": text}]
+
+
+async def trace_of(served: Served, done: Any) -> str:
+    """The trace of an answer, as text."""
+    return json.dumps(await served.trace(done._request_id.removeprefix("req_")), ensure_ascii=False)
 
 
 async def test_model_sees_placeholders_and_client_gets_values(tmp_path: Path) -> None:
@@ -36,17 +55,21 @@ async def test_model_sees_placeholders_and_client_gets_values(tmp_path: Path) ->
         done = await sdk.chat.completions.create(model="m", messages=user(text))
         assert done.choices[0].message.content == f"You said: {text}"
         seen = upstream.requests[0].raw.decode()
-        assert PHONE not in seen and MAIL not in seen
+        assert PHONE not in seen
+        assert MAIL not in seen
         assert len(PLACEHOLDER.findall(seen)) == 2
-        trace = await served.trace(done._request_id.removeprefix("req_"))
-        told = json.dumps(trace)
-        assert PHONE not in told and MAIL not in told and PLACEHOLDER.search(told)
+        told = await trace_of(served, done)
+        assert PHONE not in told
+        assert MAIL not in told
+        assert PLACEHOLDER.search(told)
 
 
 async def test_stream_gives_values_back_however_it_is_cut(tmp_path: Path) -> None:
     def echo(request: UpstreamRequest) -> Any:
         said = f"You said: {request.messages[-1]['content']} [[ok]]"
-        return stream(d({"role": "assistant", "content": ""}), *[d({"content": sign}) for sign in said], f("stop"), u(3, 4), DONE)
+        return stream(
+            d({"role": "assistant", "content": ""}), *[d({"content": sign}) for sign in said], f("stop"), u(3, 4), DONE
+        )
 
     async with (
         ScriptedUpstream(then=echo) as upstream,
@@ -56,7 +79,8 @@ async def test_stream_gives_values_back_however_it_is_cut(tmp_path: Path) -> Non
         text = f"Call {PHONE}, write to {MAIL}"
         got = ""
         finish = None
-        async for chunk in await sdk.chat.completions.create(model="m", messages=user(text), stream=True):
+        chunks: Any = await sdk.chat.completions.create(model="m", messages=user(text), stream=True)
+        async for chunk in chunks:
             if chunk.choices:
                 got += chunk.choices[0].delta.content or ""
                 finish = chunk.choices[0].finish_reason or finish
@@ -90,9 +114,9 @@ def register(registry):
 
 
 def got(served: Any) -> list[Any]:
-    import sys
-
-    return next(module.GOT for name, module in sys.modules.items() if name.endswith(".people") and hasattr(module, "GOT"))
+    return next(
+        module.GOT for name, module in sys.modules.items() if name.endswith(".people") and hasattr(module, "GOT")
+    )
 
 
 def placeholders(request: UpstreamRequest) -> list[str]:
@@ -115,27 +139,32 @@ async def test_tool_gets_values_and_model_gets_placeholders_of_its_result(tmp_pa
 
     async with (
         ScriptedUpstream(ask, tell) as upstream,
-        serving(tmp_path, native_config(upstream.base_url, **masking(), tools={"default": ["lookup"], "offer": "always"}), plugins={"people": PLUGIN}) as served,
+        serving(
+            tmp_path,
+            native_config(upstream.base_url, **masking(), tools={"default": ["lookup"], "offer": "always"}),
+            plugins={"people": PLUGIN},
+        ) as served,
         served.sdk() as sdk,
     ):
         done = await sdk.chat.completions.create(model="m", messages=user(f"Who is {PHONE}?"))
         assert got(served)[-1] == (PHONE, "9 Elm Street")
         text = done.choices[0].message.content or ""
         result = json.loads(text.removeprefix("Result: "))["result"]
-        assert result["phone"] == PHONE and result["mail"] == "bob@example.com" and result["owner"]["name"] == "Wang Fang"
+        assert result["phone"] == PHONE
+        assert result["mail"] == "bob@example.com"
+        assert result["owner"]["name"] == "Wang Fang"
         second = wired(upstream.requests[1])
         for value in (PHONE, "bob@example.com", "13912345678", "Wang Fang", "9 Elm Street"):
             assert value not in second, value
         content = json.loads(upstream.requests[1].messages[-1]["content"])["result"]
-        assert PLACEHOLDER.fullmatch(content["pin"]) and PLACEHOLDER.fullmatch(content["mobile"])
-        told = json.dumps(await served.trace(done._request_id.removeprefix("req_")), ensure_ascii=False)
+        assert PLACEHOLDER.fullmatch(content["pin"])
+        assert PLACEHOLDER.fullmatch(content["mobile"])
+        told = await trace_of(served, done)
         for value in (PHONE, "bob@example.com", "13912345678", "Wang Fang", "9 Elm Street"):
             assert value not in told, value
 
 
 async def test_failover_from_an_exempt_backend_masks(tmp_path: Path) -> None:
-    from tests.upstream import error
-
     async with ScriptedUpstream(then=error(500, "away")) as local, ScriptedUpstream(then=answer("ok")) as cloud:
         config = native_config(local.base_url, **masking(exempt_backends=["b1"]))
         config["backends"]["b2"] = {"provider": "openai", "base_url": cloud.base_url, "model": "x"}
@@ -153,10 +182,14 @@ async def test_block_refuses_and_names_the_kind_alone(tmp_path: Path) -> None:
         serving(tmp_path, native_config(upstream.base_url, privacy={"mode": "block"})) as served,
     ):
         for text, kind in ((f"I am {PHONE}", "phone"), (MAIL, "email")):
-            status, headers, body = await served.post("/v1/chat/completions", {"model": "m", "messages": user(text)})
-            assert status == 400 and body["error"]["type"] == "invalid_request_error"
-            assert kind in body["error"]["message"] and text not in json.dumps(body)
-        status, _, _ = await served.post("/v1/chat/completions", {"model": "m", "messages": user("order 20240318123456")})
+            status, _headers, body = await served.post("/v1/chat/completions", {"model": "m", "messages": user(text)})
+            assert status == 400
+            assert body["error"]["type"] == "invalid_request_error"
+            assert kind in body["error"]["message"]
+            assert text not in json.dumps(body)
+        status, _, _ = await served.post(
+            "/v1/chat/completions", {"model": "m", "messages": user("order 20240318123456")}
+        )
         assert status == 200
         raw = await served.raw_stream({"model": "m", "messages": user(PHONE)})
         assert b"invalid_request_error" in raw
@@ -164,7 +197,12 @@ async def test_block_refuses_and_names_the_kind_alone(tmp_path: Path) -> None:
 
 
 async def test_client_tools_arguments_are_given_back_in_a_stream(tmp_path: Path) -> None:
-    tools = [{"type": "function", "function": {"name": "dial", "parameters": {"type": "object", "properties": {"to": {"type": "string"}}}}}]
+    tools: Any = [
+        {
+            "type": "function",
+            "function": {"name": "dial", "parameters": {"type": "object", "properties": {"to": {"type": "string"}}}},
+        }
+    ]
 
     def ask(request: UpstreamRequest) -> Any:
         arguments = json.dumps({"to": request.messages[-1]["content"], "note": 'a "b"'})
@@ -180,6 +218,7 @@ async def test_client_tools_arguments_are_given_back_in_a_stream(tmp_path: Path)
         async with sdk.chat.completions.stream(model="m", messages=user(text), tools=tools) as events:
             done = await events.get_final_completion()
         calls = done.choices[0].message.tool_calls
-        assert calls and json.loads(calls[0].function.arguments) == {"to": text, "note": 'a "b"'}
+        assert calls
+        assert json.loads(calls[0].function.arguments) == {"to": text, "note": 'a "b"'}
         assert PHONE not in upstream.requests[0].raw.decode()
         assert 'B\\"77' not in upstream.requests[0].raw.decode()

@@ -17,8 +17,8 @@ _PHONE: Final = re.compile(
     re.IGNORECASE,
 )
 _OTHER: Final = re.compile(
-    r"(?:\b(?:orders?|tracking|parcel|invoice|ticket|serial|sku|isbn|imei|timestamp|epoch|transaction|reference|ref|"
-    r"case|batch|id|uid|version|build|no\.?|number|num|nr\.?)\b|#"
+    r"(?:(?<![A-Za-z])(?:orders?|tracking|parcel|invoice|ticket|serial|sku|isbn|imei|timestamp|epoch|transaction|reference|ref|"
+    r"case|batch|id|uid|version|build|no\.|nr\.)(?![A-Za-z])|#"
     r"|订单|单号|运单|快递|发票|流水|编号|序列|批次|时间戳|工单|货号|案件|版本|訂單|單號|編號)"
     r"[号码為为是]{0,2}[^0-9A-Za-z\n]{0,4}(?:is|was|code|no\.?|number)?[^0-9A-Za-z\n]{0,3}$",
     re.IGNORECASE,

@@ -55,5 +55,6 @@ class IdNumbers:
         """Every identity number of a text in plain form."""
         for shape, is_valid in self._sorts:
             for match in shape.finditer(text):
-                if is_valid(match.group().upper()):
+                said = match.group().upper()
+                if is_valid(said) or is_valid(said.replace(" ", "").replace("-", "")):
                     yield Found(match.start(), match.end(), "id_number")
