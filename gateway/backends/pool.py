@@ -95,7 +95,7 @@ class Pool:
         while True:
             attempt = attempt or await attempts.next()
             try:
-                asked, veil = attempt.call, None
+                asked, veil = attempt.fitted(), None
                 if asked.private is not None:
                     asked, veil = await veiled(asked, attempt.backend.name)
                 answer = await attempt.adapter.complete(asked)
@@ -140,7 +140,7 @@ class Pool:
             begun = False
             lost: Usage | None = None
             try:
-                asked, veil = attempt.call, None
+                asked, veil = attempt.fitted(), None
                 if asked.private is not None:
                     asked, veil = await veiled(asked, attempt.backend.name)
                 stream = attempt.adapter.stream(asked)

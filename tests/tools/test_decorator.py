@@ -24,8 +24,6 @@ async def problems(folder: Path, source: str) -> list[str]:
 @pytest.mark.parametrize(
     "argument",
     [
-        "needs_confirmation=True",
-        "confidence_gate=True",
         "compensate='undo'",
     ],
 )
