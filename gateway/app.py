@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.api.approvals import approvals_endpoints
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
 from gateway.api.conversations import conversations_endpoints
@@ -38,6 +40,7 @@ from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
 from gateway.api.usage import usage_endpoints
+from gateway.approvals.desk import Desk
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle_store import BundleStore
@@ -57,6 +60,8 @@ from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.runs_metrics import RunsMetrics
 from gateway.observe.trace import TraceWriter
 from gateway.observe.usage import UsageWriter
+from gateway.runs.approved import KIND as APPROVED
+from gateway.runs.approved import ApprovedHandler
 from gateway.runs.chat import KIND as CHAT
 from gateway.runs.chat import ChatHandler
 from gateway.runs.engine import USUAL_PACE, Engine, Pace
@@ -70,6 +75,7 @@ from gateway.runs.tasks import TaskHandler
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
+from gateway.security.masking.secret import read_secret
 from gateway.security.memory_counters import MemoryCounters
 from gateway.security.principal import Principal
 from gateway.settings import Settings
@@ -80,10 +86,12 @@ from gateway.store.kept import KeptRoutes, MemoryKept
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
 from gateway.tools.guards.paging import READ_RESULT
+from gateway.tools.guards.withdraw import WITHDRAW
 from gateway.tools.ledger import Ledger
 from gateway.tools.self_checks import SelfChecks
 from gateway.tools.settling import Settling
 from gateway.turn.answers import AnswerCache, AnswerStore
+from gateway.turn.approving import Approving
 from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
@@ -153,7 +161,16 @@ async def open_gateway(
     async with contextlib.AsyncExitStack() as stack:
         book = KeyBook(clock)
         stack.push_async_callback(book.close)
-        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root, book=book)
+        builder = Builder(
+            config_path,
+            routes_path,
+            settings,
+            clock,
+            host=host,
+            root=root,
+            book=book,
+            secret=partial(read_secret, settings.gateway_privacy_key),
+        )
         stack.push_async_callback(builder.close)
         own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config
         # What the first version's making logs, tool servers above all, looks as all later lines do.
@@ -189,13 +206,17 @@ async def open_gateway(
             log.configure(snapshot.config.observe.log)
             if snapshot.calibration.state == "stale":
                 _log.warning("the calibration is stale and not used", reason=snapshot.calibration.reason)
-            traces.configure(snapshot.config.observe.traces)
+            privacy = snapshot.privacy
+            traces.configure(
+                snapshot.config.observe.traces,
+                lambda owner: privacy.begin(owner, None) if privacy is not None else None,
+            )
             pruner.configure(snapshot.config)
             metrics.configure(
                 snapshot.version,
                 models=tuple(snapshot.config.models),
                 routes=tuple(snapshot.routes),
-                tools=(*snapshot.tools.specs, READ_RESULT.name),
+                tools=(*snapshot.tools.specs, READ_RESULT.name, WITHDRAW.name),
                 backends=tuple(snapshot.config.backends),
             )
 
@@ -249,7 +270,13 @@ async def open_gateway(
         stack.push_async_callback(continuity.close)
         joining = Joining(store.turns, store.journal, clock, holder, may_live)
         stack.push_async_callback(joining.close)
-        loop = TurnLoop(courier, joining, continuity, clock)
+        desk = Desk(
+            store.approvals,
+            clock,
+            lambda: versions.current.config.approvals,
+            lambda: versions.current.config.webhooks,
+        )
+        loop = TurnLoop(courier, joining, continuity, Approving(desk, clock), clock)
         answers = _answer_store(own.storage, clock)
         stack.push_async_callback(answers.close)
         kept = _kept_routes(own.storage, clock)
@@ -278,10 +305,13 @@ async def open_gateway(
         )
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
+        approved = ApprovedHandler(desk, courier, versions, (metrics, traces), clock)
         engine = _engine(
             store,
             turns,
             responding,
+            approved,
+            desk,
             versions,
             own.storage,
             metrics,
@@ -311,6 +341,8 @@ async def open_gateway(
             lambda: builder.mcp.away(versions.current.config.tools),
             engine.runs,
             responding,
+            desk,
+            store.audit,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -364,6 +396,7 @@ def create_app(services: Services) -> FastAPI:
         config_endpoints,
         traces_endpoints,
         effects_endpoints,
+        approvals_endpoints,
         keys_endpoints,
         usage_endpoints,
         runs_endpoints,
@@ -445,6 +478,8 @@ def _engine(
     store: SqlStore,
     turns: Turns,
     responding: Responding,
+    approved: ApprovedHandler,
+    desk: Desk,
     versions: Versioned[Snapshot],
     storage: StorageConfig,
     metrics: Metrics,
@@ -464,7 +499,7 @@ def _engine(
             return LOCAL if await keys.is_open() else None
         return keys.named(key)
 
-    own: Mapping[str, Handler] = {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding)}
+    own: Mapping[str, Handler] = {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding), APPROVED: approved}
     tasks = TaskHandler(versions, store.runs, clock)
     engine = Engine(
         store.runs,
@@ -482,6 +517,7 @@ def _engine(
         clock=clock,
         stages=Stages(store.journal, store.effects),
         pace=pace,
+        laid_aside=desk.look_again,
     )
     return engine
 

@@ -23,7 +23,6 @@ ENVIRONMENT: Final = "environment"
 # refused.
 UNSERVED: Final = (
     "MAX_STEPS",
-    "CONFIDENCE_THRESHOLD",
     "PARENT_TASK_TIMEOUT",
 )
 
@@ -43,6 +42,7 @@ class Settings(BaseSettings):
     gateway_config: Path | None = Field(default=None, validation_alias="GATEWAY_CONFIG")
     gateway_routes: Path | None = Field(default=None, validation_alias="GATEWAY_ROUTES")
     gateway_admin_key: str | None = Field(default=None, validation_alias="GATEWAY_ADMIN_KEY", repr=False)
+    gateway_privacy_key: str | None = Field(default=None, validation_alias="GATEWAY_PRIVACY_KEY", repr=False)
     gateway_url: str | None = Field(default=None, validation_alias="GATEWAY_URL")
     gateway_key: str | None = Field(default=None, validation_alias="GATEWAY_KEY", repr=False)
     port: int | None = Field(default=None, ge=0, le=65535, validation_alias="PORT")
@@ -59,6 +59,9 @@ class Settings(BaseSettings):
         default=None, ge=0, le=60, allow_inf_nan=False, validation_alias="RETRY_BACKOFF"
     )
     tool_breaker: int | None = Field(default=None, ge=1, validation_alias="CIRCUIT_BREAK_THRESHOLD")
+    confidence_threshold: float | None = Field(
+        default=None, ge=0, le=1, allow_inf_nan=False, validation_alias="CONFIDENCE_THRESHOLD"
+    )
     semantic_threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] | None = Field(
         default=None, validation_alias="SEMANTIC_ROUTE_THRESHOLD"
     )
@@ -183,13 +186,6 @@ def overrides(settings: Settings) -> dict[tuple[str, ...], tuple[str, Any]]:
         ("tools", "retries"): ("MAX_RETRIES", settings.tool_retries),
         ("tools", "backoff_s"): ("RETRY_BACKOFF", settings.tool_backoff_s),
         ("tools", "breaker_failures"): ("CIRCUIT_BREAK_THRESHOLD", settings.tool_breaker),
-        ("context", "max_messages"): (
-            "CONTEXT_MAX_MESSAGES" if settings.context_window is None else "CONTEXT_WINDOW_SIZE",
-            settings.max_messages,
-        ),
-        ("context", "recent_turns"): ("CONTEXT_RECENT_TURNS", settings.context_turns),
-        ("context", "keep_pins"): ("KEEPALIVE_K", settings.keep_pins),
-        ("context", "summary", "every"): ("SUMMARY_INTERVAL", settings.summary_every),
         ("router", "semantic", "threshold"): ("SEMANTIC_ROUTE_THRESHOLD", settings.semantic_threshold),
     }
     return {place: found for place, found in named.items() if found[1] is not None}

@@ -13,16 +13,14 @@ _GATEWAY: Final = (
     "backends.*.capabilities.parallel_tools",
     "backends.*.capabilities.streaming",
     "backends.*.capabilities.text_tool_calls",
-    "approvals",
     "on_failure",
     "context.sessions",
     "context.summary.model",
     "context.memory",
-    "privacy",
     "runs.join_timeout_s",
     "observe.otlp",
 )
-_ROUTE: Final = ("privacy", "on_failure")
+_ROUTE: Final = ("on_failure",)
 
 GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
 ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)

@@ -43,7 +43,7 @@ class SqlRuns:
                     pass
                 else:
                     return rows
-            return [await _added(connection, row) for row in rows]
+            return [await added_run(connection, row) for row in rows]
 
     async def forget(self, ids: Collection[str]) -> None:
         """Forget runs that could not be queued."""
@@ -165,7 +165,7 @@ class SqlRuns:
             if (await connection.execute(update(runs).where(_held(run)).values(**values))).rowcount != 1:
                 return False
             for row in followers:
-                await _added(connection, row)
+                await added_run(connection, row)
         return True
 
     async def give_back(
@@ -390,7 +390,8 @@ def _held(run: RunRow) -> Any:
     return and_(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.holder == run.holder, runs.c.status.in_(_HELD))
 
 
-async def _added(connection: AsyncConnection, row: RunRow) -> RunRow:
+async def added_run(connection: AsyncConnection, row: RunRow) -> RunRow:
+    """Record a run in a transaction that is under way; one that is known stays as it is, and is answered."""
     try:
         async with connection.begin_nested():
             await connection.execute(insert(runs).values(**_values(row)))

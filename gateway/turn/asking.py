@@ -42,7 +42,8 @@ def asking(turn: Turn, progress: Progress, left_s: float) -> Asking:
     must_call = turn.requires_tool and not progress.used and not final
     fields: Mapping[str, msgspec.Raw] = turn.fields
     if turn.tools_wire is not None:
-        first = turn.machine.rounds == 1 or must_call
+        # What came of an approval stands in the conversation: a call has been made.
+        first = (turn.machine.rounds == 1 and not progress.used) or must_call
         choice = NONE if final else turn.choice if first else later_choice(turn.choice)
         fields = {**fields, "tools": msgspec.Raw(turn.tools_wire)}
         if choice is not None:
@@ -61,5 +62,6 @@ def asking(turn: Turn, progress: Progress, left_s: float) -> Asking:
         conversation_tokens(messages) + tools_tokens(fields) if pool.sized else 0,
         turn.wires.differing if turn.tools_wire is not None else None,
         turn.window.fit if turn.window is not None else None,
+        turn.private,
     )
     return Asking(pool, call, must_call or (not final and pool is not turn.answer_pool))

@@ -157,7 +157,7 @@ class Turns:
             sink = begun(turn)
             joins = wishes.key is not None or wishes.retried
             if not joins and turn.offered:
-                joins = any(spec.writes for spec in turn.offered.values())
+                joins = any(spec.writes or spec.gated for spec in turn.offered.values())
             result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
         except asyncio.CancelledError:
             record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))
