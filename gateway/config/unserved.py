@@ -15,11 +15,10 @@ _GATEWAY: Final = (
     "backends.*.capabilities.text_tool_calls",
     "on_failure",
     "context.memory",
-    "privacy",
     "runs.join_timeout_s",
     "observe.otlp",
 )
-_ROUTE: Final = ("privacy", "on_failure")
+_ROUTE: Final = ("on_failure",)
 
 GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
 ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)

@@ -129,7 +129,9 @@ class Summarising:
         asked = asking_for(source, before)
         pool = snapshot.pools[meant.model]
         tokens = conversation_tokens(asked) if pool.sized else 0
-        call = ModelCall(asked, {}, turn.record.trace_id, limit_s, meant.model, meant.wanted, tokens)
+        call = ModelCall(
+            asked, {}, turn.record.trace_id, limit_s, meant.model, meant.wanted, tokens, private=turn.private
+        )
         # Whatever comes of it: the same messages are not summed up again.
         conversation.tried = end
         started = self._clock.monotonic()
