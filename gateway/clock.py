@@ -33,13 +33,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clocks."""
 
-    def now(self) -> float:
-        """Seconds since the Unix epoch."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Seconds on the machine's monotonic clock."""
-        return time.monotonic()
+    # Asked some twenty times a turn: the functions themselves, without one of Python's around each.
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
         """Wait on the event loop."""
