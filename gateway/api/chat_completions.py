@@ -143,7 +143,6 @@ class _Exchange:
         self._gone = False
         self._task: asyncio.Task[Any] | None = None
         self._receive: Receive | None = None
-        self.over = False
 
     async def run(self, receive: Receive, patience: Patience) -> None:
         """Run the turn; stop it when the client goes away."""
@@ -152,7 +151,7 @@ class _Exchange:
         assert task is not None
         self._receive = receive
         # Most turns are over before anybody could have lost patience: only the others get a task that watches.
-        patience.begin(self, loop)
+        watch = patience.begin(self._lasts, loop)
         try:
             result = await self._turns.answer(
                 self._trace_id,
@@ -191,7 +190,7 @@ class _Exchange:
             # Nobody is left to answer; the turn is over and recorded.
             task.uncancel()
         finally:
-            self.over = True
+            watch.end()
             if self._watcher is not None:
                 self._watcher.cancel()
             if self._stream is not None:
@@ -235,7 +234,7 @@ class _Exchange:
         elif not self._stream.ended:
             await _send_whole(self._stream, result, self._turn)
 
-    def lasts(self) -> None:
+    def _lasts(self) -> None:
         """It takes longer than most: look whether its client is still there."""
         assert self._receive is not None
         assert self._task is not None

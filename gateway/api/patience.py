@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
 
 
-class Lasting(Protocol):
-    """Something that is usually over soon.
+class Waiting:
+    """Somebody's time. `end` it, and nobody is told.
 
-    Attributes:
-        over: whether it is.
+    Holds on to who is told no longer than that: most of what a turn was made of dies young, and costs less so.
     """
 
-    over: bool
+    __slots__ = ("due", "tell")
 
-    def lasts(self) -> None:
-        """Called once, where it is not over in time."""
-        ...
+    def __init__(self, due: float, tell: Callable[[], None]) -> None:
+        self.due = due
+        self.tell: Callable[[], None] | None = tell
+
+    def end(self) -> None:
+        """It is over in time, or was told."""
+        self.tell = None
 
 
 class Patience:
@@ -33,20 +36,21 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._begun: deque[tuple[float, Lasting]] = deque()
+        self._begun: deque[Waiting] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, one: Lasting, loop: asyncio.AbstractEventLoop) -> None:
-        """Its time begins."""
-        due = loop.time() + self._seconds
-        self._begun.append((due, one))
+    def begin(self, tell: Callable[[], None], loop: asyncio.AbstractEventLoop) -> Waiting:
+        """Somebody's time begins; `tell` is called once where it is not ended in time."""
+        waiting = Waiting(loop.time() + self._seconds, tell)
+        self._begun.append(waiting)
         if self._timer is None:
-            self._timer = loop.call_at(due, self._look, loop)
+            self._timer = loop.call_at(waiting.due, self._look, loop)
+        return waiting
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         begun, now = self._begun, loop.time()
-        while begun and (begun[0][1].over or begun[0][0] <= now):
-            _, one = begun.popleft()
-            if not one.over:
-                one.lasts()
-        self._timer = loop.call_at(begun[0][0], self._look, loop) if begun else None
+        while begun and (begun[0].tell is None or begun[0].due <= now):
+            tell = begun.popleft().tell
+            if tell is not None:
+                tell()
+        self._timer = loop.call_at(begun[0].due, self._look, loop) if begun else None
