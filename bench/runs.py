@@ -30,6 +30,7 @@ from gateway.clock import SystemClock
 from gateway.config.runs import RunsConfig
 from gateway.runs.acceptance import Acceptance
 from gateway.runs.run import NewRun
+from gateway.runs.stages import Stages
 from gateway.runs.valkey_queue import ValkeyQueue
 from gateway.store.sql import SqlStore
 from tests.e2e.program import COMMAND, environment
@@ -143,7 +144,8 @@ async def _sizes(count: int) -> None:
         await store.open()
         queue = ValkeyQueue(f"redis://127.0.0.1:{server.port}", "hermes:", SystemClock())
         await queue.is_new()
-        runs = Acceptance(store.runs, queue, SystemClock(), lambda: RunsConfig(queue_max=10 * count))
+        stages = Stages(store.journal, store.effects)
+        runs = Acceptance(store.runs, queue, SystemClock(), lambda: RunsConfig(queue_max=10 * count), stages)
         body = json.dumps(BODY).encode()
         with redis.Redis(port=server.port) as client:
             before_memory, before_file = client.info("memory")["used_memory"], file.stat().st_size

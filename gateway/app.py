@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.api.approvals import approvals_endpoints
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
 from gateway.api.conversations import conversations_endpoints
@@ -33,10 +34,12 @@ from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
 from gateway.api.stored_responses import responses_endpoints
+from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
 from gateway.api.usage import usage_endpoints
+from gateway.approvals.desk import Desk
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle_store import BundleStore
@@ -56,6 +59,8 @@ from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.runs_metrics import RunsMetrics
 from gateway.observe.trace import TraceWriter
 from gateway.observe.usage import UsageWriter
+from gateway.runs.approved import KIND as APPROVED
+from gateway.runs.approved import ApprovedHandler
 from gateway.runs.chat import KIND as CHAT
 from gateway.runs.chat import ChatHandler
 from gateway.runs.engine import USUAL_PACE, Engine, Pace
@@ -63,6 +68,9 @@ from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
 from gateway.runs.responses import KIND as RESPONSE
 from gateway.runs.responses import ResponseHandler
+from gateway.runs.run import Handler
+from gateway.runs.stages import Stages
+from gateway.runs.tasks import TaskHandler
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
@@ -76,10 +84,12 @@ from gateway.store.kept import KeptRoutes, MemoryKept
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
 from gateway.tools.guards.paging import READ_RESULT
+from gateway.tools.guards.withdraw import WITHDRAW
 from gateway.tools.ledger import Ledger
 from gateway.tools.self_checks import SelfChecks
 from gateway.tools.settling import Settling
 from gateway.turn.answers import AnswerCache, AnswerStore
+from gateway.turn.approving import Approving
 from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
@@ -191,7 +201,7 @@ async def open_gateway(
                 snapshot.version,
                 models=tuple(snapshot.config.models),
                 routes=tuple(snapshot.routes),
-                tools=(*snapshot.tools.specs, READ_RESULT.name),
+                tools=(*snapshot.tools.specs, READ_RESULT.name, WITHDRAW.name),
                 backends=tuple(snapshot.config.backends),
             )
 
@@ -245,7 +255,13 @@ async def open_gateway(
         stack.push_async_callback(continuity.close)
         joining = Joining(store.turns, store.journal, clock, holder, may_live)
         stack.push_async_callback(joining.close)
-        loop = TurnLoop(courier, joining, continuity, clock)
+        desk = Desk(
+            store.approvals,
+            clock,
+            lambda: versions.current.config.approvals,
+            lambda: versions.current.config.webhooks,
+        )
+        loop = TurnLoop(courier, joining, continuity, Approving(desk, clock), clock)
         answers = _answer_store(own.storage, clock)
         stack.push_async_callback(answers.close)
         kept = _kept_routes(own.storage, clock)
@@ -274,10 +290,13 @@ async def open_gateway(
         )
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
+        approved = ApprovedHandler(desk, courier, versions, (metrics, traces), clock)
         engine = _engine(
             store,
             turns,
             responding,
+            approved,
+            desk,
             versions,
             own.storage,
             metrics,
@@ -307,6 +326,8 @@ async def open_gateway(
             lambda: builder.mcp.away(versions.current.config.tools),
             engine.runs,
             responding,
+            desk,
+            store.audit,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -360,9 +381,11 @@ def create_app(services: Services) -> FastAPI:
         config_endpoints,
         traces_endpoints,
         effects_endpoints,
+        approvals_endpoints,
         keys_endpoints,
         usage_endpoints,
         runs_endpoints,
+        tasks_endpoints,
         responses_endpoints,
         conversations_endpoints,
     ):
@@ -440,6 +463,8 @@ def _engine(
     store: SqlStore,
     turns: Turns,
     responding: Responding,
+    approved: ApprovedHandler,
+    desk: Desk,
     versions: Versioned[Snapshot],
     storage: StorageConfig,
     metrics: Metrics,
@@ -459,10 +484,12 @@ def _engine(
             return LOCAL if await keys.is_open() else None
         return keys.named(key)
 
+    own: Mapping[str, Handler] = {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding), APPROVED: approved}
+    tasks = TaskHandler(versions, store.runs, clock)
     engine = Engine(
         store.runs,
         _run_queue(storage, clock),
-        {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding)},
+        lambda kind: own.get(kind) or (tasks if tasks.knows(kind) else None),
         executes=executes,
         holder=holder,
         alive=may_live,
@@ -473,7 +500,9 @@ def _engine(
         webhooks=lambda: versions.current.config.webhooks,
         tally=RunsMetrics(metrics.registry, lambda: engine.counts),
         clock=clock,
+        stages=Stages(store.journal, store.effects),
         pace=pace,
+        laid_aside=desk.look_again,
     )
     return engine
 

@@ -339,7 +339,7 @@ class Builder:
 
     def _check(self, bundle: Bundle, registry: Registry, servers: Sequence[McpProvider]) -> list[Problem]:
         """Raise what is wrong; answer what may be right once every server is there."""
-        found = bundle.tool_problems(lambda name: _said_of(name, registry, servers))
+        found = bundle.tool_problems(lambda name: _said_of(name, registry, servers), registry.run_types)
         problems = [problem for problem in found if problem.severity == "error"]
         for route in bundle.routes:
             # The router finds these too, but does not know lines.

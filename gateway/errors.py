@@ -13,6 +13,11 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── NotFound                    a stored thing that is not there, or not this owner's
     ├── IdempotencyConflict         a key that was used for another request
     ├── EffectSettled               an effect whose outcome is known, or that somebody is making
+    ├── ApprovalDecided             somebody has decided it
+    │   ├── ApprovalExpired         nobody has, in time
+    │   └── ApprovalLocked          the wrong code was typed too often
+    ├── AwaitsApproval              a background run is laid aside until a human has decided
+    ├── CompensationFailed          something of a turn that failed could not be undone
     ├── RateLimited                 try again after `retry_after_s`
     │   └── QueueFull               too many wait for a place at the backends already
     ├── BudgetExceeded              what may be spent is spent
@@ -111,6 +116,38 @@ class EffectSettled(GatewayError):
 
 class RunEnded(GatewayError):
     """A run that is not to be begun again: it is under way, or has completed."""
+
+
+class ApprovalDecided(GatewayError):
+    """An approval that somebody has decided."""
+
+
+class ApprovalExpired(ApprovalDecided):
+    """An approval that nobody has given in time."""
+
+
+class ApprovalLocked(ApprovalDecided):
+    """An approval for which the wrong code was typed too often."""
+
+
+class AwaitsApproval(GatewayError):
+    """A background run has to wait for a human, for longer than anybody should hold it. No client is told this.
+
+    Attributes:
+        approvals: what it waits for.
+        until: seconds since the epoch at which it goes on in any case.
+    """
+
+    retryable = True
+
+    def __init__(self, approvals: tuple[str, ...], until: float) -> None:
+        super().__init__(f"It waits for approval: {', '.join(approvals)}.")
+        self.approvals = approvals
+        self.until = until
+
+
+class CompensationFailed(GatewayError):
+    """Something that a failed turn has done could not be undone; operators can try again."""
 
 
 class RateLimited(GatewayError):

@@ -1234,6 +1234,37 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-runs-stages",
+        "A failed run is begun again from a stage of its own, never from before an effect.",
+        "contract",
+        (
+            "runs/test_stages.py::test_a_run_goes_on_from_the_stage_it_is_told",
+            "runs/test_stages.py::test_a_run_does_not_go_back_behind_an_effect",
+            "runs/test_stages.py::test_from_the_start_a_run_is_decided_anew_and_from_a_round_it_is_not",
+            "runs/test_stages.py::test_a_response_that_failed_is_made_after_all",
+            "runs/test_stages.py::test_what_is_recorded_of_a_run_stays_as_long_as_it_may_go_on",
+            "store/test_run_records.py::test_a_run_begun_again_keeps_what_is_recorded_up_to_where_it_goes_on",
+        ),
+    ),
+    Requirement(
+        "R-run-types",
+        "Plugins add types of runs; what no plugin executes is refused when it is asked for, and fails loudly when it is met.",
+        "contract",
+        (
+            "runs/test_tasks.py::test_a_plugins_run_is_asked_for_and_executed_step_by_step",
+            "runs/test_tasks.py::test_a_plugins_run_that_was_cut_off_goes_on_behind_its_recorded_steps",
+            "runs/test_tasks.py::test_what_no_plugin_executes_is_refused_when_it_is_asked_for",
+            "runs/test_tasks.py::test_a_run_whose_plugin_is_gone_fails_loudly_and_goes_on_once_it_is_back",
+            "runs/test_tasks.py::test_types_are_for_the_keys_that_may_ask_and_runs_their_owners",
+        ),
+    ),
+    Requirement(
+        "R-runs-refused",
+        "Background work that nobody could do is refused when it is asked for, in the words of the foreground.",
+        "contract",
+        ("api/test_background_refused.py::test_refused_in_the_background_as_in_the_foreground",),
+    ),
+    Requirement(
         "R-runs-chaos",
         "Whoever is killed and whatever the queue forgets: every run ends, no effect is doubled, no recorded step is asked anew.",
         "blueprint invariant 2",
@@ -1242,6 +1273,17 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "runs/test_chat_runs.py::test_a_restarted_gateway_goes_on_from_the_last_recorded_step",
             "runs/test_chat_runs.py::test_a_round_of_reading_tools_is_recorded_too",
         ),
+    ),
+    # --- Long conversations ---
+    _field_case(
+        54, "Whatever is cut, calls keep their results, and system and last user message stay; or it is refused."
+    ),
+    _field_case(55, "What cannot shrink enough is cut once more at most, and what does not fit is named."),
+    _field_case(56, "A giant result is shortened before anything else is lost; pinned facts stay."),
+    _field_case(57, "Tools and images are counted: the larger backend is asked, or the request refused early."),
+    _field_case(
+        61,
+        "What the gateway adds fits strict templates: one system message in front, notes with the last user message.",
     ),
     _field_case(
         62,
@@ -1254,7 +1296,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         63,
         "A long run is executed once while its worker lives; who lost it notices and can write nothing of it.",
         "runs/test_engine.py::test_a_long_run_is_executed_once_while_its_worker_lives",
-        "runs/test_engine.py::test_a_worker_that_stood_still_notices_that_its_run_is_somebody_elses",
+        "runs/test_engine.py::test_a_worker_that_stood_still_notices_that_its_run_is_somebody_elses_B063",
         "store/test_run_records.py::test_an_older_epoch_of_the_same_holder_writes_nothing",
         "store/test_run_records.py::test_an_answer_of_the_journal_needs_the_turn_it_belongs_to",
     ),

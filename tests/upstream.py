@@ -189,12 +189,12 @@ class ScriptedUpstream:
         """Let pass, from now on, every reply that waits for this gate."""
         self._gate(gate).set()
 
-    async def received(self, count: int = 1, timeout_s: float = 2.0) -> list[UpstreamRequest]:
+    async def received(self, count: int = 1, timeout_s: float = 20.0) -> list[UpstreamRequest]:
         """Wait until this many requests have arrived in all."""
         await self._until(lambda: len(self.requests) >= count, timeout_s, f"{count} requests")
         return self.requests
 
-    async def stalled(self, count: int = 1, timeout_s: float = 2.0) -> None:
+    async def stalled(self, count: int = 1, timeout_s: float = 20.0) -> None:
         """Wait until this many replies have come to a gate."""
         await self._until(lambda: len(self.stalls) >= count, timeout_s, f"{count} stalls")
 

@@ -38,6 +38,7 @@ from gateway.runs.view import summary
 from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.store.run_records import RunRow
 from gateway.turn.context import Turn
+from gateway.turn.foreseen import refuse_hopeless
 from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
 from gateway.turn.service import Turns
@@ -100,6 +101,7 @@ class ChatCompletions:
             if wants_background(request):
                 self._drain.refuse()
                 new = chat_run(request, body, principal, wishes, trace_id, self._clock.now(), origin)
+                refuse_hopeless(request, principal, snapshot)
                 await send_json(send, 202, _taken_on(await self._runs.submit(new), request.model))
                 return
         except ClientGone:

@@ -11,9 +11,14 @@ from typing import Any
 import msgspec
 
 from gateway.errors import (
+    ApprovalDecided,
+    ApprovalExpired,
+    ApprovalLocked,
+    AwaitsApproval,
     BackgroundUnavailable,
     BodyTooLarge,
     BudgetExceeded,
+    CompensationFailed,
     ConfigError,
     ConfigStale,
     ContextTooLong,
@@ -58,6 +63,11 @@ TABLE: dict[type[GatewayError], tuple[int, str, str | None]] = {
     IdempotencyConflict: (409, "invalid_request_error", "idempotency_conflict"),
     EffectSettled: (409, "invalid_request_error", "effect_settled"),
     RunEnded: (409, "invalid_request_error", "run_ended"),
+    ApprovalDecided: (409, "invalid_request_error", "approval_decided"),
+    ApprovalExpired: (409, "invalid_request_error", "approval_expired"),
+    ApprovalLocked: (409, "invalid_request_error", "approval_locked"),
+    AwaitsApproval: (409, "invalid_request_error", "approval_pending"),
+    CompensationFailed: (502, "upstream_error", "compensation_failed"),
     ToolChanged: (409, "invalid_request_error", "tool_changed"),
     RateLimited: (429, "rate_limit_error", "rate_limit_exceeded"),
     QueueFull: (429, "rate_limit_error", "queue_full"),

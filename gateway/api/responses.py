@@ -32,6 +32,7 @@ from gateway.errors import Draining, GatewayError
 from gateway.runs.responses import response_run
 from gateway.runs.run import NewRun
 from gateway.security.principal import NOWHERE, Principal
+from gateway.turn.foreseen import refuse_hopeless
 from gateway.turn.making import Making
 
 ENDPOINT: Final = "/v1/responses"
@@ -71,6 +72,7 @@ class Responses:
             earlier, request = await services.responding.continued(request, principal.owner)
             making = services.responding.make(trace_id, principal, request, earlier, wishes, ENDPOINT, body, origin)
             if request.background:
+                refuse_hopeless(making.chat, principal, snapshot)
                 run = response_run(body, principal, wishes, trace_id, origin)
                 await self._background(trace_id, principal, request, run, receive, send)
                 return

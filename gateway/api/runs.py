@@ -1,22 +1,33 @@
-"""`GET /v1/runs`, `GET /v1/runs/{id}`, `POST /v1/runs/{id}/cancel` and `…/retry`: what became of background runs."""
+"""`GET /v1/runs`, `GET /v1/runs/{id}`, `POST /v1/runs/{id}/cancel` and `…/retry`: background runs, and what became of them."""
 
 from __future__ import annotations
 
 from typing import Any, cast, get_args
 
+import msgspec
 from fastapi import APIRouter, Request
 
 from gateway.api.auth import caller
+from gateway.api.bodies import decoded
+from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest, NotFound
+from gateway.runs.stages import LAST
 from gateway.runs.view import summary, view
 from gateway.security.principal import Principal
 from gateway.store.run_records import Status
 
 _STATUSES = get_args(Status)
+_LIMIT_BYTES = 65_536
 # How long a cancellation is waited for that is being heeded.
 _CANCEL_WAIT_S = 1.0
+
+
+class _Retried(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a retry."""
+
+    stage: str | int = msgspec.field(default=LAST, name="from")
 
 
 def runs_endpoints(services: Services) -> APIRouter:
@@ -56,7 +67,7 @@ def runs_endpoints(services: Services) -> APIRouter:
         row = await services.runs.get(run_id, await owner_of(request))
         if row is None:
             raise NotFound(f"There is no run {run_id!r}.")
-        return view(row)
+        return {**view(row), "stages": list(await services.runs.stages(row))}
 
     @router.post("/runs/{run_id}/cancel")
     async def cancel(request: Request, run_id: str) -> dict[str, Any]:
@@ -69,8 +80,13 @@ def runs_endpoints(services: Services) -> APIRouter:
 
     @router.post("/runs/{run_id}/retry")
     async def retry(request: Request, run_id: str) -> dict[str, Any]:
+        owner = await owner_of(request)
+        if await services.runs.get(run_id, owner) is None:
+            raise NotFound(f"There is no run {run_id!r}.")
+        body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
+        stage = decoded(body or b"{}", _Retried).stage
         services.drain.refuse()
-        return view(await services.runs.retry(run_id, await owner_of(request)))
+        return view(await services.runs.retry(run_id, owner, str(stage)))
 
     return router
 

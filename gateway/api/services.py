@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.api.together import Together
+from gateway.approvals.desk import Desk
 from gateway.clock import Clock
 from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
@@ -13,6 +14,7 @@ from gateway.errors import Draining
 from gateway.observe.usage import UsageWriter
 from gateway.runs.acceptance import Acceptance
 from gateway.security.key_book import KeyBook
+from gateway.store.audit_records import Audit
 from gateway.store.kept import KeptRoutes
 from gateway.store.key_records import Keys
 from gateway.store.store import Traces
@@ -57,3 +59,5 @@ class Services:
     away: Callable[[], Sequence[str]]
     runs: Acceptance
     responding: Responding
+    desk: Desk
+    audit: Audit

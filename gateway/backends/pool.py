@@ -94,7 +94,7 @@ class Pool:
         while True:
             attempt = attempt or await attempts.next()
             try:
-                answer = await attempt.adapter.complete(attempt.call)
+                answer = await attempt.adapter.complete(attempt.fitted())
                 attempt.answered(self._clock.monotonic(), streamed=False)
             except GatewayError as error:
                 attempts.failed(attempt, error)
@@ -134,7 +134,7 @@ class Pool:
             begun = False
             lost: Usage | None = None
             try:
-                async with aclosing(attempt.adapter.stream(attempt.call)) as batches:
+                async with aclosing(attempt.adapter.stream(attempt.fitted())) as batches:
                     async for batch in batches:
                         if begun:
                             if seen is not None:

@@ -20,6 +20,7 @@ from gateway.errors import ConfigError, GatewayError, NotFound
 from gateway.runs.acceptance import Acceptance
 from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
+from gateway.runs.stages import Stages
 from gateway.runs.view import summary, view
 from gateway.settings import Settings
 from gateway.store.sql import SqlStore
@@ -56,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(_line(row))
     else:
         print(_line(answer))
+        if arguments.action == "show":
+            print(f"stages: {', '.join(answer['stages'])}")
         if answer["response"] is not None and arguments.action == "show":
             print(msgspec.json.format(msgspec.json.encode(answer["response"])).decode())
     return 0
@@ -73,7 +76,8 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> dict[
         if found is None:
             raise _Refused(f"There is no run {arguments.id!r}.")
         return found
-    status, body = await post_json(settings, f"/v1/runs/{arguments.id}/{arguments.action}", {}, _TIMEOUT_S)
+    asked = {"from": arguments.stage} if arguments.action == "retry" else {}
+    status, body = await post_json(settings, f"/v1/runs/{arguments.id}/{arguments.action}", asked, _TIMEOUT_S)
     if status >= 400:
         raise _Refused(body.get("error", {}).get("message", f"the gateway answered {status}"))
     return body
@@ -86,7 +90,8 @@ async def _in_database(arguments: argparse.Namespace, settings: Settings) -> dic
     queue = _queue(config)
     try:
         await store.open()
-        runs = Acceptance(store.runs, queue, SystemClock(), lambda: config.runs)
+        stages = Stages(store.journal, store.effects)
+        runs = Acceptance(store.runs, queue, SystemClock(), lambda: config.runs, stages)
         if arguments.action == "list":
             rows = await runs.newest(
                 None,
@@ -100,11 +105,11 @@ async def _in_database(arguments: argparse.Namespace, settings: Settings) -> dic
             return view(await runs.cancel(arguments.id, None))
         if arguments.action == "retry":
             # Without a shared queue, the gateway that executes runs finds it in the database.
-            return view(await runs.retry(arguments.id, None))
+            return view(await runs.retry(arguments.id, None, arguments.stage))
         row = await runs.get(arguments.id, None)
         if row is None:
             raise NotFound(f"There is no run {arguments.id!r}.")
-        return view(row)
+        return {**view(row), "stages": list(await runs.stages(row))}
     finally:
         await queue.close()
         await store.close()

@@ -62,12 +62,17 @@ class Bundle:
         """A problem for every tool that is named and not among `known`."""
         return self.tool_problems(lambda name: None if name in known else (no_tool(name, known), "error"))
 
-    def tool_problems(self, judge: Callable[[str], tuple[str, str] | None]) -> tuple[Problem, ...]:
-        """A problem for every tool that is named and about which `judge` says something: words, and how severe it is."""
+    def tool_problems(
+        self, judge: Callable[[str], tuple[str, str] | None], run_types: Collection[str] = ()
+    ) -> tuple[Problem, ...]:
+        """A problem for every tool that is named and about which `judge` says something: words, and how severe it is.
+
+        Keys may name `run_types` among their tools.
+        """
         problems = [
             self._gateway.problem(path, *said)
             for path, name in self._named_tools()
-            if (said := judge(name)) is not None
+            if not (path[0] == "keys" and name in run_types) and (said := judge(name)) is not None
         ]
         for route in self.routes:
             problems += [

@@ -189,7 +189,7 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
         message = "`storage.database` must begin with `sqlite:///` or `postgresql://`; others are not supported"
         problems.append(document.problem(("storage", "database"), message))
     problems += schedule_problems(config, document)
-    return problems + _key_problems(config, document)
+    return problems + _key_problems(config, document) + _webhook_problems(config, document)
 
 
 def _fallback_problems(config: GatewayConfig, document: Document) -> list[Problem]:
@@ -225,6 +225,16 @@ def _stand_in_problems(config: GatewayConfig, document: Document) -> list[Proble
                 message = f"there is no model `{named}`{_near(meant, known)}"
                 problems.append(document.problem(("models", name, part), message))
     return problems
+
+
+def _webhook_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    return [
+        document.problem(
+            ("approvals", "webhooks", index), f"there is no webhook `{name}`{_near(name, config.webhooks)}"
+        )
+        for index, name in enumerate(config.approvals.webhooks)
+        if name not in config.webhooks
+    ]
 
 
 def _key_problems(config: GatewayConfig, document: Document) -> list[Problem]:

@@ -19,10 +19,23 @@ Content = Literal["masked", "none"]
 
 # What people and models said. Everything else in an event is names, numbers and states.
 _SAID: Final = frozenset(
-    {"messages", "content", "arguments", "raw", "whole", "error", "message", "text", "candidates", "matched"}
+    {
+        "messages",
+        "content",
+        "arguments",
+        "raw",
+        "whole",
+        "error",
+        "message",
+        "text",
+        "candidates",
+        "matched",
+        "pins",
+        "summary",
+    }
 )
 # The last event of a trace: its `data` sums the turn up.
-_LAST: Final = frozenset({"turn.finished", "turn.failed", "turn.cancelled", "request.refused"})
+_LAST: Final = frozenset({"turn.finished", "turn.failed", "turn.cancelled", "request.refused", "approval.executed"})
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=repr)
 _quick: Final = msgspec.json.Encoder()

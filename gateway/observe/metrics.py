@@ -58,7 +58,7 @@ _ENDPOINTS: Final = frozenset(
     }
 )
 _GUARDS: Final = frozenset(
-    {"name", "arguments", "cache", "limit", "breaker", "retry", "timeout", "size", "extract", "repeat"}
+    {"name", "arguments", "cache", "limit", "breaker", "retry", "timeout", "size", "extract", "repeat", "approval"}
 )
 _GUARD_DECISIONS: Final = frozenset(
     {
@@ -77,6 +77,8 @@ _GUARD_DECISIONS: Final = frozenset(
         "told",
     }
 )
+# Traces of what was done outside of any turn.
+_NO_TURNS: Final = frozenset({"approval.executed"})
 _EFFECT_STATUSES: Final = frozenset({"done", "failed", "unknown"})
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
@@ -277,7 +279,7 @@ class Metrics:
                 count(event)
         first = trace.events[0].data if trace.events else {}
         last = summary(trace)
-        if last:
+        if last and trace.events[-1].type not in _NO_TURNS:
             self._turn(last, last.get("endpoint") or first.get("endpoint", NONE))
 
     def _turn(self, last: Mapping[str, Any], endpoint: str) -> None:

@@ -23,6 +23,7 @@ from gateway.errors import (
 )
 from gateway.runs.queue import Queue
 from gateway.runs.run import NewRun
+from gateway.runs.stages import LAST, Stages
 from gateway.store.run_records import Queued, RunRecords, RunRow, Status
 
 # Seconds within which an SDK's retry finds the run that its first attempt began.
@@ -41,16 +42,25 @@ class Acceptance:
         queue: wakes workers.
         clock: for times and waits.
         config: the limits as they are now.
+        stages: from where runs go on.
 
     Attributes:
         reachable: whether the queue could be asked when it was last tried.
     """
 
-    def __init__(self, records: RunRecords, queue: Queue, clock: Clock, config: Callable[[], RunsConfig]) -> None:
+    def __init__(
+        self,
+        records: RunRecords,
+        queue: Queue,
+        clock: Clock,
+        config: Callable[[], RunsConfig],
+        stages: Stages,
+    ) -> None:
         self._records = records
         self._queue = queue
         self._clock = clock
         self._config = config
+        self._stages = stages
         self._arrived: list[tuple[RunRow, asyncio.Future[RunRow]]] = []
         self._committing: asyncio.Task[None] | None = None
         self.reachable = True
@@ -144,15 +154,27 @@ class Acceptance:
             raise _no_run(id)
         return found
 
-    async def retry(self, id: str, owner: str | None) -> RunRow:  # noqa: A002 - as above
-        """Begin a run again that failed or was cancelled; it goes on from its last recorded step.
+    async def stages(self, run: RunRow) -> Sequence[str]:
+        """From where a run can go on that is begun again."""
+        return await self._stages.of(run)
+
+    async def retry(self, id: str, owner: str | None, stage: str = LAST) -> RunRow:  # noqa: A002 - as above
+        """Begin a run again that failed or was cancelled; it goes on from one of its stages, mostly its last recorded step.
 
         Raises:
             NotFound: there is none of this owner's.
             RunEnded: it is neither failed nor cancelled.
+            InvalidRequest: it has no such stage, or an effect was made since.
             BackgroundUnavailable: the queue cannot be reached.
         """
-        if not await self._records.retry(id, owner, now=self._clock.now()):
+        forget_from: int | None = None
+        if stage != LAST:
+            before = await self._records.get(id, owner)
+            if before is None:
+                raise _no_run(id)
+            if before.over:
+                forget_from = await self._stages.first_forgotten(before, stage)
+        if not await self._records.retry(id, owner, now=self._clock.now(), forget_from=forget_from):
             found = await self._records.get(id, owner)
             if found is None:
                 raise _no_run(id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gateway.clock import Clock
@@ -22,6 +22,7 @@ from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue
 from gateway.runs.run import Handler
 from gateway.runs.schedules import Schedules
+from gateway.runs.stages import Stages
 from gateway.runs.tally import RunsTally
 from gateway.runs.webhooks import WebhookHandler
 from gateway.runs.worker import LEASE_S, Worker
@@ -53,7 +54,7 @@ class Engine:
     Args:
         records: the runs.
         queue: wakes workers.
-        handlers: who executes which kind; webhooks are the engine's own.
+        handlers: who executes runs of a kind, or None; webhooks are the engine's own.
         executes: whether this process executes runs.
         holder: this process, and `alive` whether another may still be at work.
         writes: whether an effect of a turn (trace id, owner) is still being made here.
@@ -62,6 +63,8 @@ class Engine:
         config, webhooks: the settings as they are now.
         tally: counts.
         clock: for times and waits.
+        laid_aside: told of the approvals for which a run was laid aside.
+        stages: from where runs go on that are begun again.
 
     Attributes:
         runs: takes runs on, tells of them, cancels them.
@@ -72,7 +75,7 @@ class Engine:
         self,
         records: RunRecords,
         queue: Queue,
-        handlers: Mapping[str, Handler],
+        handlers: Callable[[str], Handler | None],
         *,
         executes: bool,
         holder: str,
@@ -84,20 +87,22 @@ class Engine:
         webhooks: Callable[[], Mapping[str, WebhookConfig]],
         tally: RunsTally,
         clock: Clock,
+        stages: Stages,
         pace: Pace = USUAL_PACE,
+        laid_aside: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> None:
         self.executes = executes
         self.counts: Mapping[str, int] = {}
         self._records = records
         self._queue = queue
         self._clock = clock
-        self.runs = Acceptance(records, queue, clock, config)
+        self.runs = Acceptance(records, queue, clock, config, stages)
         self._telling = WebhookHandler(webhooks, clock)
         followers = Followers(webhooks)
         self.worker = Worker(
             records,
             queue,
-            {**handlers, WEBHOOK: self._telling},
+            lambda kind: self._telling if kind == WEBHOOK else handlers(kind),
             holder,
             writes,
             describe,
@@ -106,6 +111,7 @@ class Engine:
             clock,
             config,
             lease_s=pace.lease_s,
+            laid_aside=laid_aside,
         )
         schedules = Schedules(self.runs, lambda: config().schedules, named, clock)
         self._keeper = Keeper(

@@ -15,7 +15,7 @@ import structlog
 
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig
-from gateway.errors import ConfigStale, Draining, GatewayError, QueueFull, RateLimited, StoreUnavailable
+from gateway.errors import AwaitsApproval, ConfigStale, Draining, GatewayError, QueueFull, RateLimited, StoreUnavailable
 from gateway.runs.ending import Ending
 from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue, Taken
@@ -74,7 +74,7 @@ class Worker:
     Args:
         records: the runs.
         queue: what wakes it.
-        handlers: who executes which kind.
+        handlers: who executes runs of a kind, or None.
         holder: this process.
         writes: whether an effect of this turn (trace id, owner) is still being made by this process.
         describe: an error as it is recorded.
@@ -83,13 +83,14 @@ class Worker:
         clock: for times and waits.
         config: how many at once, how often.
         lease_s: seconds a run is held without a sign of life.
+        laid_aside: told of the approvals for which a run was laid aside: one of them may be settled by then.
     """
 
     def __init__(
         self,
         records: RunRecords,
         queue: Queue,
-        handlers: Mapping[str, Handler],
+        handlers: Callable[[str], Handler | None],
         holder: str,
         writes: Callable[[str, str], Awaitable[bool]],
         describe: Callable[[GatewayError], Mapping[str, Any]],
@@ -99,6 +100,7 @@ class Worker:
         config: Callable[[], RunsConfig],
         *,
         lease_s: float = LEASE_S,
+        laid_aside: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._records = records
         self._queue = queue
@@ -111,6 +113,7 @@ class Worker:
         self._clock = clock
         self._config = config
         self._lease_s = lease_s
+        self._laid_aside = laid_aside
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slot = asyncio.Event()
@@ -227,7 +230,7 @@ class Worker:
 
     async def _execute(self, running: _Running) -> None:
         run = running.run
-        handler = self._handlers.get(run.kind)
+        handler = self._handlers(run.kind)
         if handler is None:
             _log.error("nobody here executes runs of this type", run=run.id, type=run.kind)
             error = _error(f"Nobody executes runs of the type {run.kind!r}.", "unknown_run_type")
@@ -247,6 +250,8 @@ class Worker:
             await self._ending.failed(run, _error("The run's handler gave up.", "internal_error"), retryable=True)
         except (ConfigStale, Draining):
             await self._ending.not_yet(run)
+        except AwaitsApproval as waits:
+            await self._lay_aside(running, waits)
         except GatewayError as error:
             if running.why == "cancelled":
                 await self._stopped(running)
@@ -278,6 +283,19 @@ class Worker:
             await self._ending.end(run, "cancelled")
         else:
             await self._ending.give_back(run, self._clock.now(), counted=False)
+
+    async def _lay_aside(self, running: _Running, waits: AwaitsApproval) -> None:
+        """Nobody holds the run until a human has decided, or time has run out."""
+        run = running.run
+        progress = {**(run.progress or {}), "state": "waiting_approval", "approvals": list(waits.approvals)}
+        with contextlib.suppress(StoreUnavailable):
+            await self._records.report(run, progress)
+        await self._ending.give_back(run, waits.until, counted=False)
+        if self._laid_aside is not None:
+            try:
+                await self._laid_aside(waits.approvals)
+            except StoreUnavailable as error:
+                _log.warning("a run that waits for approval could not be looked at again", reason=error.message)
 
     async def _still_writes(self, run: RunRow) -> bool:
         try:

@@ -9,6 +9,7 @@ from sqlalchemy import bindparam, delete, select, update
 
 from gateway.store.database import Database
 from gateway.store.inserting import insert
+from gateway.store.reopening import is_closed
 from gateway.store.tables import effects
 from gateway.store.turn_records import EffectRow, EffectStatus
 
@@ -95,8 +96,10 @@ class SqlEffects:
             return (await connection.execute(update(effects).where(lost).values(**values))).rowcount
 
     async def prune(self, *, before: float) -> int:
-        """Forget effects that ended before then; those whose outcome is not known stay."""
-        over = effects.c.status.in_(("done", "failed")) & (effects.c.finished_at < before)
+        """Forget effects that ended before then; those whose outcome is not known stay, and those of runs that may go on."""
+        over = (
+            effects.c.status.in_(("done", "failed")) & (effects.c.finished_at < before) & is_closed(effects.c.turn_id)
+        )
         async with self._database.transaction() as connection:
             return (await connection.execute(delete(effects).where(over))).rowcount
 

@@ -9,6 +9,7 @@ from sqlalchemy import delete, insert, select
 
 from gateway.errors import StoreUnavailable
 from gateway.store.database import Database
+from gateway.store.reopening import is_closed
 from gateway.store.store import JournalEntry
 from gateway.store.tables import journal, turns
 
@@ -49,6 +50,7 @@ class SqlJournal:
         return [JournalEntry(**{**row, "content": msgspec.json.decode(row["content"])}) for row in rows]
 
     async def prune(self, *, before: float) -> int:
-        """Forget entries older than `before`."""
+        """Forget entries older than `before`, but for those of runs that may go on."""
+        old = delete(journal).where(journal.c.created_at < before, is_closed(journal.c.turn_id))
         async with self._database.transaction() as connection:
-            return (await connection.execute(delete(journal).where(journal.c.created_at < before))).rowcount
+            return (await connection.execute(old)).rowcount

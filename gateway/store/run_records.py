@@ -19,6 +19,8 @@ WaitsFor = Literal["queue", "time", "key"]
 
 PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
 ENDED: Final[frozenset[Status]] = frozenset({"completed", "failed", "cancelled"})
+# The journal's kind of a step that a run of a plugin's type records: `content` is its `name` and its `value`.
+STEP: Final = "step"
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,8 +162,19 @@ class RunRecords(Protocol):
         """End a queued run as cancelled, mark a running one; the run as it is then."""
         ...
 
-    async def retry(self, id: str, owner: str | None, *, now: float) -> bool:  # noqa: A002 - as above
-        """Queue a failed or cancelled run again, with its deliveries before it; False where it is neither."""
+    async def retry(self, id: str, owner: str | None, *, now: float, forget_from: int | None = None) -> bool:  # noqa: A002 - as above
+        """Queue a failed or cancelled run again, with its deliveries before it; False where it is neither.
+
+        With `forget_from`, its recorded steps from this number on are forgotten, and of a response what was told of it.
+        """
+        ...
+
+    async def steps(self, run: RunRow) -> Mapping[str, Any]:
+        """What the steps of a run of a plugin's type came to, by name."""
+        ...
+
+    async def keep_step(self, run: RunRow, name: str, value: Any, *, now: float) -> bool:
+        """Record what a step of a run that is held came to; False where the run is somebody else's by now."""
         ...
 
     async def any_open(self) -> bool:

@@ -11,8 +11,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.store.database import Database
-from gateway.store.run_records import ENDED, Claimed, Priority, Queued, RunRow, Status
-from gateway.store.tables import runs
+from gateway.store.reopening import reopen
+from gateway.store.run_records import ENDED, STEP, Claimed, Priority, Queued, RunRow, Status
+from gateway.store.tables import journal, runs
 
 _COLUMNS = [runs.c[name] for name in RunRow.__struct_fields__]
 _LARGE = frozenset({"body", "answer", "caller", "meta"})
@@ -42,7 +43,7 @@ class SqlRuns:
                     pass
                 else:
                     return rows
-            return [await _added(connection, row) for row in rows]
+            return [await added_run(connection, row) for row in rows]
 
     async def forget(self, ids: Collection[str]) -> None:
         """Forget runs that could not be queued."""
@@ -164,7 +165,7 @@ class SqlRuns:
             if (await connection.execute(update(runs).where(_held(run)).values(**values))).rowcount != 1:
                 return False
             for row in followers:
-                await _added(connection, row)
+                await added_run(connection, row)
         return True
 
     async def give_back(
@@ -201,7 +202,7 @@ class SqlRuns:
             found = (await connection.execute(select(*_COLUMNS).where(mine))).mappings().first()
         return None if found is None else _row(found)
 
-    async def retry(self, id: str, owner: str | None, *, now: float) -> bool:  # noqa: A002 - as above
+    async def retry(self, id: str, owner: str | None, *, now: float, forget_from: int | None = None) -> bool:  # noqa: A002 - as above
         """Queue a failed or cancelled run again."""
         mine = (runs.c.id == id) if owner is None else and_(runs.c.id == id, runs.c.owner == owner)
         again = {
@@ -213,7 +214,43 @@ class SqlRuns:
             "finished_at": None,
             "holder": "",
         }
-        return await self._change(and_(mine, runs.c.status.in_(("failed", "cancelled"))), **again)
+        query = update(runs).where(mine, runs.c.status.in_(("failed", "cancelled"))).values(**again)
+        async with self._database.transaction() as connection:
+            trace_id = await connection.scalar(query.returning(runs.c.trace_id))
+            if trace_id is None:
+                return False
+            await reopen(connection, trace_id, now=now, forget_from=forget_from)
+        return True
+
+    async def steps(self, run: RunRow) -> Mapping[str, Any]:
+        """What its steps came to."""
+        query = select(journal.c.content).where(journal.c.turn_id == run.trace_id, journal.c.kind == STEP)
+        async with self._database.reading() as connection:
+            found = [msgspec.json.decode(content) for (content,) in (await connection.execute(query)).all()]
+        return {step["name"]: step["value"] for step in found}
+
+    async def keep_step(self, run: RunRow, name: str, value: Any, *, now: float) -> bool:
+        """Record a step, as whoever holds the run."""
+        mine = journal.c.turn_id == run.trace_id
+        async with self._database.transaction() as connection:
+            # A write, so that nobody takes the run meanwhile.
+            held = update(runs).where(_held(run)).values(epoch=runs.c.epoch)
+            if (await connection.execute(held)).rowcount != 1:
+                return False
+            number = await connection.scalar(select(func.count()).where(mine, journal.c.kind == STEP)) or 0
+            await connection.execute(
+                insert(journal).values(
+                    turn_id=run.trace_id,
+                    trace_id=run.trace_id,
+                    owner=run.owner,
+                    round=number + 1,
+                    kind=STEP,
+                    position=0,
+                    content=_json({"name": name, "value": value}),
+                    created_at=now,
+                )
+            )
+        return True
 
     async def any_open(self) -> bool:
         """Whether there is a run that has not ended."""
@@ -339,10 +376,6 @@ class SqlRuns:
         async with self._database.transaction(hasty=True) as connection:
             return [Queued(*found) for found in (await connection.execute(query)).all()]
 
-    async def _change(self, condition: Any, **values: Any) -> bool:
-        async with self._database.transaction() as connection:
-            return (await connection.execute(update(runs).where(condition).values(**values))).rowcount == 1
-
 
 _GAVE_UP = {
     "message": "The run was begun as often as it may be, and whoever executed it ended each time before it did.",
@@ -357,7 +390,8 @@ def _held(run: RunRow) -> Any:
     return and_(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.holder == run.holder, runs.c.status.in_(_HELD))
 
 
-async def _added(connection: AsyncConnection, row: RunRow) -> RunRow:
+async def added_run(connection: AsyncConnection, row: RunRow) -> RunRow:
+    """Record a run in a transaction that is under way; one that is known stays as it is, and is answered."""
     try:
         async with connection.begin_nested():
             await connection.execute(insert(runs).values(**_values(row)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from gateway.store.approvals import SqlApprovals
+from gateway.store.audit import SqlAudit
+from gateway.store.compensations import SqlCompensations
 from gateway.store.conversations import SqlConversations
 from gateway.store.database import Database
 from gateway.store.effects import SqlEffects
@@ -31,6 +34,9 @@ class SqlStore:
         self.responses = SqlResponses(self._database)
         self.conversations = SqlConversations(self._database)
         self.runs = SqlRuns(self._database)
+        self.approvals = SqlApprovals(self._database)
+        self.audit = SqlAudit(self._database)
+        self.compensations = SqlCompensations(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date. Raises `StoreUnavailable`, with what to do."""

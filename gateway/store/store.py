@@ -46,7 +46,7 @@ class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a turn.
 
-    `kind` says which (`decision` in round 0, `answer`, `tool`), `position` which call of the round it is about (0 for the answer); `content` is
+    `kind` says which (`decision` in round 0, `answer`, `tool`, a run's `step`), `position` which call of the round it is about (0 for the answer); `content` is
     a JSON value.
     """
 
@@ -100,7 +100,7 @@ class Journal(Protocol):
         ...
 
     async def prune(self, *, before: float) -> int:
-        """Forget entries older than `before`; how many went."""
+        """Forget entries older than `before`, but for those of runs that may go on; how many went."""
         ...
 
 

@@ -54,6 +54,9 @@ class Declaration:
     check: Check | None
     idempotency_key: tuple[str, ...] | Callable[..., Any] | None
     probe: Callable[..., Any] | None
+    needs_confirmation: bool
+    confidence_gate: bool
+    compensate: Any
     unserved: tuple[str, ...]
 
     @property
@@ -129,8 +132,8 @@ def tool(
             what `tools.retries` says by default.
         writes: whether it changes something outside.
         deletes: whether what it changes is gone then; by the words of its name by default. What deletes also writes.
-        needs_confirmation: not served by this version.
-        confidence_gate: not served by this version.
+        needs_confirmation: whether a human has to approve each call before it is made.
+        confidence_gate: whether a human has to approve a call that the model is not sure of (`approvals.confidence`).
         allowed_roles: roles that may be offered it; empty for everybody.
         requires: tools that must have succeeded in the thread before it is offered.
         sensitive: not served by this version.
@@ -139,7 +142,8 @@ def tool(
         shared_cache: whether a kept result may be another owner's too.
         idempotency_key: what makes two calls of a writing tool one effect: names of parameters, or a callable that takes the
             arguments by name and returns a JSON value. By default each call is an effect of its own.
-        compensate: not served by this version.
+        compensate: the tool that undoes what a writing tool did, as its function or its name. Its parameters are filled by name
+            from the result, then from the arguments.
         probe: finds out whether a call of a writing tool took effect when nobody saw its end: a function, plain or async,
             that takes what the tool takes and returns None where it did not happen, else what the tool would have returned.
         check: a self-check: a function without arguments, plain or async, that raises when the tool cannot work; or, for a
@@ -148,12 +152,7 @@ def tool(
 
     What is not served is refused when the plugin is loaded, with the file and line of the declaration.
     """
-    later = {
-        "needs_confirmation": needs_confirmation,
-        "confidence_gate": confidence_gate,
-        "sensitive": sensitive,
-        "compensate": compensate,
-    }
+    later = {"sensitive": sensitive, "compensate": compensate}
 
     def declare(function: F) -> F:
         called = name if isinstance(name, str) else function.__name__
@@ -176,6 +175,9 @@ def tool(
             check=check,
             idempotency_key=idempotency_key if callable(idempotency_key) else _listed(idempotency_key or ()) or None,
             probe=probe,
+            needs_confirmation=needs_confirmation,
+            confidence_gate=confidence_gate,
+            compensate=compensate,
             unserved=tuple(argument for argument, value in later.items() if value),
         )
         setattr(function, _ATTRIBUTE, declaration)
@@ -191,6 +193,7 @@ class Tools:
         declarations: the tools that were added, in order; without those that cannot be read further.
         added: the functions that were added, whatever is wrong with them.
         providers: the tool providers that were added, in order.
+        run_types: the types of runs that were added, in order.
         problems: every mistake found, with file and line.
     """
 
@@ -198,6 +201,7 @@ class Tools:
         self.declarations: list[Declaration] = []
         self.added: set[Callable[..., Any]] = set()
         self.providers: list[Any] = []
+        self.run_types: list[RunDeclaration] = []
         self.problems: list[Problem] = []
 
     def add(self, *functions: Callable[..., Any]) -> None:
@@ -220,11 +224,56 @@ class Tools:
         """Add a source of tools: an object with `name`, `async list()` and `async call(name, arguments, context)`."""
         self.providers.append(provider)
 
+    def add_run_type(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        allowed_roles: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> None:
+        """Add a type of background runs: an `async def` that takes a run to its end and returns a JSON value.
+
+        Args:
+            name: what `POST /v1/runs` names it by.
+            function: the handler. Its parameters are the run's input; one of the type `RunContext` is the run itself.
+            parameters: JSON Schema of the input, where the type hints are not to make it.
+            allowed_roles: roles of which a key needs one to ask for it; by default every key may.
+            timeout_s: seconds an attempt may take; `server.turn_timeout_s` by default.
+        """
+        self.run_types.append(RunDeclaration(name, function, parameters, _listed(allowed_roles), timeout_s))
+
+
+@dataclass(frozen=True, slots=True)
+class RunDeclaration:
+    """What `add_run_type` was given."""
+
+    name: Any
+    function: Callable[..., Any]
+    parameters: Any
+    allowed_roles: tuple[str, ...]
+    timeout_s: Any
+
+    @property
+    def line(self) -> int:
+        """Where the function is defined."""
+        code = getattr(self.function, "__code__", None)
+        return code.co_firstlineno if code is not None else 0
+
 
 def declared_in(module: ModuleType) -> list[Declaration]:
     """The tools whose functions a module itself defines, in their order, added or not."""
     found = (getattr(value, _ATTRIBUTE, None) for value in vars(module).values())
     return [each for each in found if isinstance(each, Declaration) and each.function.__module__ == module.__name__]
+
+
+def tool_named(tool_or_name: Any) -> str | None:
+    """The name of a tool that is given as its function or by its name; None where it is neither."""
+    declaration = getattr(tool_or_name, _ATTRIBUTE, None)
+    if isinstance(declaration, Declaration):
+        return declaration.name
+    return tool_or_name if isinstance(tool_or_name, str) and tool_or_name else None
 
 
 def deletes_by_name(name: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from gateway.errors import Problem
+from gateway.tools.run_types import RunType
 from gateway.tools.spec import ToolContext, ToolSpec
 
 Hook = Callable[..., Awaitable[Any]]
@@ -20,6 +21,16 @@ class Bringing(Protocol):
     @property
     def brought(self) -> Sequence[ToolProvider]:
         """They come after the one that brings them, and are opened and closed by whoever opens and closes that one."""
+        ...
+
+
+@runtime_checkable
+class Running(Protocol):
+    """What knows types of background runs beside its tools, once it has been listed."""
+
+    @property
+    def run_types(self) -> Sequence[RunType]:
+        """Each with its handler, which can be called once the provider is open."""
         ...
 
 

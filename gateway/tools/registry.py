@@ -13,8 +13,9 @@ from gateway.config.limits import ROLES
 from gateway.config.models import ToolLimitConfig, ToolsConfig
 from gateway.errors import ConfigError, Problem
 from gateway.security.principal import Principal
-from gateway.tools.prerequisites import unmet_requirements
-from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, ToolProvider
+from gateway.tools.prerequisites import unknown_compensations, unmet_requirements
+from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, Running, ToolProvider
+from gateway.tools.run_types import RunType
 from gateway.tools.short_names import ShortNames, short_name
 from gateway.tools.spec import TOOL_NAME_PATTERN, ToolSpec, split_origin
 from gateway.tools.validate import ArgumentValidator, SchemaInvalid
@@ -30,8 +31,10 @@ class Registry:
         config: limits and defaults, as `tools` in the gateway's file has them.
         max_result_bytes: most bytes of a result that a model sees.
         forward_headers: the client's headers that some tool is handed, lower case.
+        gated: whether some tool's calls may have to wait for a human; `compensated` whether some tool's effects can be undone.
         names: every name a tool may be named by: its own, and the short one of a server's tool while that is unique.
         ambiguous: what a short name may mean that is not unique.
+        run_types: types of background runs by name.
     """
 
     def __init__(
@@ -49,11 +52,16 @@ class Registry:
                 for name in HOOK_NAMES
             }
         )
+        self.run_types: Mapping[str, RunType] = MappingProxyType(
+            {kind.name: kind for each in providers.values() if isinstance(each, Running) for kind in each.run_types}
+        )
         self._providers = dict(providers)
         self._validators = dict(validators)
         self.config = config
         self.max_result_bytes = config.max_result_bytes
         self.forward_headers = frozenset(name for spec in specs.values() for name in spec.forward_headers)
+        self.gated = any(spec.gated for spec in specs.values())
+        self.compensated = any(spec.compensate for spec in specs.values())
         self._short = ShortNames(specs)
         self.names = frozenset([*specs, *self._short.names])
         self.ambiguous = self._short.ambiguous
@@ -102,6 +110,7 @@ class Registry:
             if not problems:
                 # Where a provider's tools are missing, those that need them are not at fault.
                 problems.extend(unmet_requirements(specs, may_come))
+                problems.extend(unknown_compensations(specs, may_come))
             if problems:
                 raise ConfigError(tuple(problems))
             if start:
@@ -166,6 +175,12 @@ class Registry:
 
     def _is_among(self, spec: ToolSpec, names: Collection[str]) -> bool:
         return spec.name in names or (bool(spec.remote_name) and any(self.find(name) is spec for name in names))
+
+    def may_run(self, kind: RunType, principal: Principal) -> bool:
+        """Whether this caller may ask for runs of a type; a key that lists its tools lists these among them."""
+        if kind.allowed_roles and kind.allowed_roles.isdisjoint(principal.roles):
+            return False
+        return principal.tools is None or kind.name in principal.tools
 
     def limit_of(self, spec: ToolSpec) -> ToolLimitConfig | None:
         """How much a tool may be used, or None where that is not said."""

@@ -148,7 +148,9 @@ def read_docstring(text: str, names: frozenset[str]) -> tuple[str, dict[str, str
 
 
 def _is_context(hint: Any) -> bool:
-    return hint is ToolContext or ToolContext in getattr(hint, "__args__", ())
+    return any(
+        isinstance(each, type) and issubclass(each, ToolContext) for each in (hint, *getattr(hint, "__args__", ()))
+    )
 
 
 def _whole_model(parameters: Mapping[str, Any], hints: Mapping[str, Any]) -> tuple[str, type[BaseModel]] | None:

@@ -85,6 +85,9 @@ class ToolSpec:
         checked: whether its author wrote a self-check.
         output: JSON Schema of what it returns, where that is known.
         price: what one call costs, in the currency of the budgets.
+        needs_confirmation: whether a human has to approve each call.
+        confidence_gate: whether a human has to approve a call that the model is not sure of.
+        compensate: the tool, by name, that undoes what it did; empty where nothing does.
     """
 
     name: str
@@ -111,6 +114,14 @@ class ToolSpec:
     price: float = 0
     wires: Mapping[SchemaDialect, bytes] = field(default_factory=dict)
     output: Mapping[str, Any] | None = None
+    needs_confirmation: bool = False
+    confidence_gate: bool = False
+    compensate: str = ""
+
+    @property
+    def gated(self) -> bool:
+        """Whether some call of it may have to wait for a human."""
+        return self.deletes or self.needs_confirmation or self.confidence_gate
 
 
 def split_origin(origin: str) -> tuple[str, int]:
@@ -150,6 +161,9 @@ def make_spec(
     price: float = 0,
     output: Mapping[str, Any] | None = None,
     implementation: str = "",
+    needs_confirmation: bool = False,
+    confidence_gate: bool = False,
+    compensate: str = "",
 ) -> ToolSpec:
     """A spec with its wire form and hash.
 
@@ -176,6 +190,8 @@ def make_spec(
         price,
         implementation,
     ]
+    if needs_confirmation or confidence_gate or compensate:
+        decides += [needs_confirmation, confidence_gate, compensate]
     return ToolSpec(
         name=name,
         description=description,
@@ -201,6 +217,9 @@ def make_spec(
         checked=checked,
         price=price,
         output=output,
+        needs_confirmation=needs_confirmation,
+        confidence_gate=confidence_gate,
+        compensate=compensate,
     )
 
 

@@ -26,6 +26,8 @@ from gateway.tools.wires import ToolWires
 from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
+from gateway.turn.waiting import TurnApprovals
+from gateway.turn.windowing import TurnWindow
 
 
 class Permit(Protocol):
@@ -102,6 +104,8 @@ class Turn:
         replayed_usage: what that answer cost when it was given.
         prefix: what the id of the answer begins with: its API's.
         pin: what decides it, to be recorded; None where that is done, or it is no run's.
+        approvals: what it knows of approvals; None where it has nothing to do with any.
+        window: makes its conversation fit the backends, or None where it is sent as it is.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
     """
 
@@ -157,6 +161,8 @@ class Turn:
     replayed_usage: Usage | None = None
     prefix: str = "chatcmpl-"
     pin: Any = None
+    approvals: TurnApprovals | None = None
+    window: TurnWindow | None = None
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
@@ -188,6 +194,7 @@ class Turn:
             "backend": self.backend,
             "created": self.created,
             "shown_model": self.shown_model,
+            **({"approval": ",".join(self.waits_for)} if self.waits_for else {}),
         }
 
     def may_read(self, handles: Iterable[str] = ()) -> None:
@@ -199,6 +206,18 @@ class Turn:
         if name in self.offered or name in self.client_tools:
             name = f"gateway__{name}"
         self._offer(name, READ_RESULT)
+
+    def may_withdraw(self, spec: ToolSpec) -> None:
+        """Offer what withdraws approvals."""
+        choice = self.request.tool_choice
+        if spec in self.offered.values() or (choice is not None and choice.mode == "none"):
+            return
+        self._offer(f"gateway__{spec.name}" if spec.name in self.client_tools else spec.name, spec)
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The approvals that its calls wait for."""
+        return tuple(self.approvals.waiting) if self.approvals is not None else ()
 
     def succeeded(self, names: Iterable[str]) -> None:
         """Tools have succeeded, by the names they were called by: what waited for them is offered from now on."""

@@ -68,6 +68,10 @@ class Ending:
             words = progress.say(f"(Stopped: {stopped}.)")
             if sink is not None:
                 await sink.add(words)
+        if progress.closing is not None:
+            words = progress.say(progress.closing)
+            if sink is not None:
+                await sink.add(words)
         reason = "length" if stopped is not None else _reason(last.finish_reason, turn, theirs=bool(theirs))
         result = await self._result(turn, progress, last, reason, plain=sink is None)
         behind = _behind(turn, progress, last, result)

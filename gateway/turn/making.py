@@ -63,6 +63,7 @@ class Making:
         principal: who asks.
         holder: as given.
         log: its events; none where it is not streamed.
+        chat: what its turn is asked.
         turn: its turn, once there is one.
         replayed: the response that this request has got before, where it has.
         kept: whether it is in the store.
@@ -100,7 +101,7 @@ class Making:
         self._live = live
         self._request = request
         self._earlier = earlier
-        self._chat = chat_request(request, earlier)
+        self.chat = chat_request(request, earlier)
         self._wishes = narrowed(wishes, request)
         self._endpoint = endpoint
         self._body = body
@@ -179,7 +180,7 @@ class Making:
             result = await self._turns.answer(
                 self.trace_id,
                 self.principal,
-                self._chat,
+                self.chat,
                 self._wishes,
                 self._endpoint,
                 self._begun,

@@ -36,6 +36,7 @@ from gateway.turn.offering import NOTHING, Asked, Offering
 from gateway.turn.pinned import Pin, held, pinned
 from gateway.turn.snapshot import Snapshot, may_use
 from gateway.turn.sticky import places
+from gateway.turn.waiting import ids_in
 
 _encode = msgspec.json.Encoder().encode
 
@@ -300,7 +301,7 @@ def _cache(
     cache = route.cache if route is not None and route.cache is not None else model.cache
     if cache is None or not cache.ttl_s:
         return None
-    used = any(message.role == "tool" or message.tool_calls for message in messages)
+    used = any(message.role == "tool" or message.tool_calls for message in messages) or bool(ids_in(messages))
     return None if used or request.functions else cache
 
 

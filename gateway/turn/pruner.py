@@ -6,7 +6,7 @@ Knows how long each kind of record is kept, and why none goes before another tha
 | --- | --- |
 | traces | `observe.traces.keep_days`, and `max_mb` of them at most |
 | turns that can be joined | `idempotency.ttl_s`, but as long as a retry may join them |
-| journal, ended effects | as long as traces and turns: a turn that is taken up needs both |
+| journal, ended effects | as long as traces and turns: a turn that is taken up needs both; of runs that have not completed, as long as the run |
 | effects that are `unknown` | until somebody settles them |
 | hidden rounds | seven days |
 | responses | `runs.keep_days` from their end, their events for a day; conversations until somebody deletes them |

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.chat.codecs.responses import ResponsesRequest
-from gateway.chat.codecs.responses_answer import cancelled, failed, response_object
+from gateway.chat.codecs.responses_answer import cancelled, failed, response_object, unended
 from gateway.chat.codecs.responses_items import with_ids
 from gateway.chat.codecs.responses_parts import Item
 from gateway.chat.codecs.responses_stream import ResponseWriter, Shown
@@ -256,7 +256,7 @@ class Responding:
             return changed(row, body=_encode(making.response()), status="in_progress")
         if (settled := await self._settled(row)) is not None:
             return settled
-        return changed(row, body=_encode({**msgspec.json.decode(row.body), "status": row.status}))
+        return changed(row, body=_encode(unended(msgspec.json.decode(row.body), row.status)))
 
     async def _settled(self, row: ResponseRow) -> ResponseRow | None:
         """A response whose maker is gone, ended as failed; None where somebody still makes it."""

@@ -30,6 +30,7 @@ from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
 from gateway.turn.pinned import Pin, read_pin, refuse_changed
 from gateway.turn.prepare import Wishes, prepare
+from gateway.turn.scribing import Scribe
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
 from gateway.turn.stream import Sink
@@ -55,6 +56,7 @@ class Turns:
         permits: lets turns in, and counts what came of them.
         kept: the route each conversation is on, or None where nobody remembers.
         offering: computes which tools a turn is offered.
+        scribe: keeps conversations short.
 
     Attributes:
         running: turns under way by trace id.
@@ -76,6 +78,7 @@ class Turns:
         permits: Permits,
         kept: KeptRoutes | None = None,
         offering: Offering | None = None,
+        scribe: Scribe | None = None,
     ) -> None:
         self.running: dict[str, Turn] = {}
         self._versions = versions
@@ -84,6 +87,7 @@ class Turns:
         self._permits = permits
         self._kept = kept
         self._offering = offering or Offering()
+        self._scribe = scribe or Scribe()
         self._clock = clock
         self.continuity = continuity
         self.joining = joining
@@ -134,11 +138,12 @@ class Turns:
             except TimeoutError as error:
                 raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
             request = turn.request
+            turn.window = self._scribe.window(turn)
             self.running[trace_id] = turn
             sink = begun(turn)
             joins = wishes.key is not None or wishes.retried
             if not joins and turn.offered:
-                joins = any(spec.writes for spec in turn.offered.values())
+                joins = any(spec.writes or spec.gated for spec in turn.offered.values())
             result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
         except asyncio.CancelledError:
             record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))

@@ -98,7 +98,7 @@ async def test_a_worker_that_is_told_to_stop_hands_its_long_run_to_another_and_e
         second.start()
         await second.until_ready()
         upstream.enqueue(answer("paid it"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await first.end(signal.SIGTERM) == 0
         found = await until(http, url, run_id, "completed")
         assert found["response"]["choices"][0]["message"]["content"] == "paid it"

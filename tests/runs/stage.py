@@ -21,13 +21,16 @@ from gateway.runs.engine import Engine, Pace
 from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
 from gateway.runs.run import Attempt, Done, NewRun
+from gateway.runs.stages import Stages
 from gateway.runs.valkey_queue import ValkeyQueue
 from gateway.store.run_records import RunRow
 from gateway.store.sql import SqlStore
 from tests.valkey import Server, valkey
 
-# Short, and still some seconds: machines that test are slow.
-PACE = Pace(lease_s=3.0, look_s=0.1, missed_s=1.0, retry_s=0.2)
+# Short, but for the lease: a machine that tests may stand still for seconds, and its runs are its own all the same.
+PACE = Pace(lease_s=8.0, look_s=0.1, missed_s=1.0, retry_s=0.2)
+# For tests in which a lease is to lapse.
+BRIEF = PACE._replace(lease_s=1.5)
 Execute = Callable[[RunRow, Attempt], Awaitable[Done]]
 
 
@@ -112,7 +115,7 @@ class House:
         engine = Engine(
             self.store.runs,
             self.queue(url),
-            {kind: Scripted(execute) for kind in kinds},
+            {kind: Scripted(execute) for kind in kinds}.get,
             executes=executes,
             holder=f"process {len(self.engines)}",
             alive=lambda holder: holder not in self.dead,
@@ -123,6 +126,7 @@ class House:
             webhooks=lambda: self.webhooks,
             tally=self.counted,
             clock=SystemClock(),
+            stages=Stages(self.store.journal, self.store.effects),
             pace=pace,
         )
         self.engines.append(engine)
@@ -143,6 +147,20 @@ class House:
             engine._keeper._task.cancel()
         worker._loops.clear()
         self.dead.add(worker._holder)
+
+    async def stop_still(self, engine: Engine) -> None:
+        """Have a process stand still: it lives, and nothing of it moves, its signs of life neither."""
+        worker = engine.worker
+        still = [*worker._loops, *([engine._keeper._task] if engine._keeper._task is not None else [])]
+        for task in still:
+            task.cancel()
+        await asyncio.wait(still)
+        worker._loops.clear()
+
+    def go_on(self, engine: Engine) -> None:
+        """Have it move again, as if nothing had been."""
+        engine.worker.start()
+        engine._keeper.start()
 
     def new(self, **more: Any) -> NewRun:
         given = {"kind": "chat", "owner": "app", "body": b"{}", "trace_id": f"{next(self._ids):032x}", **more}

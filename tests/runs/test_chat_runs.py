@@ -432,15 +432,15 @@ async def test_a_schedule_begins_its_run_once_for_each_time(tmp_path: Path, upst
         "key": "local",
         "request": {"model": "m", "messages": [{"role": "user", "content": "?"}]},
     }
+    minute = int(time.time() // 60)
     async with served(tmp_path, upstream, runs={"schedules": {"minutely": schedule}}) as gateway:
         async with asyncio.timeout(30):
             while not (rows := (await gateway.get("/v1/runs"))[2]["data"]):
                 await asyncio.sleep(0.05)
         await until(gateway, rows[0]["id"], "completed")
-        minute = int(time.time() // 60)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # looks of the keeper, of which none may begin it again
         count = len((await gateway.get("/v1/runs"))[2]["data"])
-        assert count == 1 + (int(time.time() // 60) - minute)
+        assert 1 <= count <= 1 + int(time.time() // 60) - minute
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,9 @@ from gateway.errors import (
     RunEnded,
     UpstreamUnavailable,
 )
-from gateway.runs.engine import Pace
 from gateway.runs.run import Attempt, Done
 from gateway.store.run_records import Priority, RunRow
-from tests.runs.stage import PACE, done, house
+from tests.runs.stage import BRIEF, PACE, done, house
 from tests.valkey import wire
 
 BOTH = pytest.mark.parametrize("shared", [False, True], ids=["embedded", "valkey"])
@@ -274,17 +273,18 @@ async def test_a_long_run_is_executed_once_while_its_worker_lives(tmp_path: Path
 
     async def execute(run: RunRow, attempt: Attempt) -> Done:
         begun.append(run.id)
-        for step in range(8):
+        for step in range(10):
             await asyncio.sleep(0.5)
             await attempt.report({"step": step})
         return Done(b"{}")
 
     async with house(tmp_path, shared=True) as at:
-        engines = [at.engine(execute, pace=Pace(1.5, 0.1, 1.0, 0.2)) for _ in range(3)]
+        # Longer than what a busy machine may stand still, shorter than the run.
+        engines = [at.engine(execute, pace=PACE._replace(lease_s=4.0)) for _ in range(3)]
         row = await engines[0].runs.submit(at.new())
         over = await at.over(row.id)
         assert (over.status, over.deliveries, len(begun)) == ("completed", 1, 1)
-        assert over.progress == {"step": 7}
+        assert over.progress == {"step": 9}
 
 
 @BOTH
@@ -305,7 +305,7 @@ async def test_a_worker_of_another_machine_is_given_its_time_and_then_its_runs_a
     first, second = Gate(), Gate()
     second.open.set()
     async with house(tmp_path, shared=True) as at:
-        dying = at.engine(first)
+        dying = at.engine(first, pace=BRIEF)
         row = await dying.runs.submit(at.new())
         await first.busy()
         at.kill(dying)
@@ -333,22 +333,23 @@ async def test_a_run_whose_workers_all_die_is_given_up(tmp_path: Path) -> None:
         assert (over.status, over.dead, over.error["code"]) == ("failed", True, "run_abandoned")
 
 
-async def test_a_worker_that_stood_still_notices_that_its_run_is_somebody_elses(tmp_path: Path) -> None:
+async def test_a_worker_that_stood_still_notices_that_its_run_is_somebody_elses_B063(tmp_path: Path) -> None:
     slow, quick = Gate(), Gate()
     quick.open.set()
     async with house(tmp_path, shared=True) as at:
-        paused = at.engine(slow)
+        paused = at.engine(slow, pace=BRIEF)
         row = await paused.runs.submit(at.new())
         await slow.busy()
-        # As if its loop had been blocked for longer than its lease.
-        await change(tmp_path, "held_until = 1")
+        await at.stop_still(paused)
         at.engine(quick)
         over = await at.over(row.id)
-        assert over.deliveries >= 2
-        async with asyncio.timeout(20):
+        assert (over.status, over.deliveries, quick.ended) == ("completed", 2, [row.id])
+        assert (slow.begun, slow.stopped) == ([row.id], [])
+        at.go_on(paused)
+        async with asyncio.timeout(30):
             while not slow.stopped:
                 await asyncio.sleep(0.02)
-        assert (await at.row(row.id)).status == "completed"
+        assert await at.row(row.id) == over
 
 
 async def change(folder: Path, what: str) -> None:
@@ -422,9 +423,11 @@ async def test_without_the_server_no_run_is_taken_on_and_with_it_all_goes_on(tmp
                 with pytest.raises(BackgroundUnavailable):
                     await engine.runs.submit(at.new())
                 assert len(await engine.runs.newest(None, limit=10, after=None)) == 1
+                async with asyncio.timeout(20):
+                    while engine.worker.reachable:
+                        await asyncio.sleep(0.05)
                 await asyncio.sleep(2)
             assert len(logs) < 10
-            assert not engine.worker.reachable
             to_server.mend()
             after: RunRow | None = None
             async with asyncio.timeout(20):
@@ -510,18 +513,23 @@ async def test_what_fits_the_grace_ends_and_the_rest_is_handed_back_without_cost
     shared: bool, tmp_path: Path
 ) -> None:
     async def execute(run: RunRow, attempt: Attempt) -> Done:
-        await asyncio.sleep(60 if run.body == b"long" and not second else 0.5)
+        if not second:
+            await (asyncio.sleep(60) if run.body == b"long" else stopped.wait())
         return Done(b"{}")
 
     second = False
+    stopped = asyncio.Event()
     async with house(tmp_path, shared=shared, max_deliveries=1) as at:
         stopping = at.engine(execute)
         short, long = [await stopping.runs.submit(at.new(body=body)) for body in (b"short", b"long")]
         await at.until(long.id, "running")
         await at.until(short.id, "running")
         started = time.monotonic()
-        await stopping.drain(4.0)
-        assert time.monotonic() - started < 10
+        draining = stopping.drain(6.0)
+        await asyncio.sleep(0.1)
+        stopped.set()
+        await draining
+        assert time.monotonic() - started < 20
         assert (await at.row(short.id)).status == "completed"
         handed = await at.row(long.id)
         assert (handed.status, handed.deliveries) == ("queued", 0)

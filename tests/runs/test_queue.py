@@ -82,7 +82,7 @@ async def test_a_taker_that_waits_is_woken_by_what_is_put(kind: str, server: Ser
             waiting = asyncio.create_task(queue.take(4, 20))
             await asyncio.sleep(0)
             await queue.put([message(number, "low")])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 taken = await waiting
             assert [each.message for each in taken] == [message(number, "low")]
             await queue.done(taken)
@@ -104,7 +104,7 @@ async def test_what_a_dead_reader_took_is_read_by_another(server: Server) -> Non
         await dead.put([message(1)])
         assert len(await dead.take(1, 0)) == 1
         other = ValkeyQueue(server.url, "hermes:", SystemClock(), idle_s=0.2)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while not (taken := await other.take(1, 0.05)):
                 pass
         assert [each.message for each in taken] == [message(1)]
@@ -136,7 +136,7 @@ async def test_a_waiting_taker_survives_that_the_queue_is_emptied(server: Server
         server.empty()
         await queue.is_new()
         await queue.put([message(1)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             taken = await waiting or await queue.take(1, 0)
         assert [each.message for each in taken] == [message(1)]
 

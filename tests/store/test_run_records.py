@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.errors import StoreUnavailable
@@ -17,10 +18,13 @@ from gateway.store.turn_records import TurnRow
 from tests.runs.stage import fresh_database
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlStore]:
-    await fresh_database(tmp_path / "hermes.db")
-    store = SqlStore(f"sqlite:///{tmp_path / 'hermes.db'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlStore]:
+    if request.param == "postgresql":
+        store = SqlStore(await request.getfixturevalue("postgres_server").migrated())
+    else:
+        await fresh_database(tmp_path / "hermes.db")
+        store = SqlStore(f"sqlite:///{tmp_path / 'hermes.db'}")
     await store.open()
     yield store
     await store.close()
@@ -138,3 +142,46 @@ async def test_an_answer_of_the_journal_needs_the_turn_it_belongs_to(store: SqlS
         await store.journal.append([entry], held_by="me|2")
     await store.journal.append([entry], held_by="me|1")
     assert len(await store.journal.of_turn("t", None)) == 1
+
+
+def entry(number: int, kind: str = "answer") -> JournalEntry:
+    return JournalEntry(turn_id="1", trace_id="1", owner="app", round=number, kind=kind, content={}, created_at=1.0)
+
+
+async def kinds(store: SqlStore) -> list[tuple[int, str]]:
+    return [(each.round, each.kind) for each in await store.journal.of_turn("1", None)]
+
+
+async def test_a_run_begun_again_keeps_what_is_recorded_up_to_where_it_goes_on(store: SqlStore) -> None:
+    await store.runs.add([row()])
+    held = await claimed(store)
+    await store.journal.append([entry(0, "decision"), entry(1), entry(1, "tool"), entry(2)])
+    assert not await store.runs.retry("run_1", "app", now=11.0, forget_from=0), "it is under way"
+    assert await store.runs.end(held, status="failed", now=11.0)
+    assert not await store.runs.retry("run_1", "other", now=12.0, forget_from=0)
+    assert len(await kinds(store)) == 4
+    assert await store.runs.retry("run_1", "app", now=12.0, forget_from=2)
+    assert await kinds(store) == [(0, "decision"), (1, "answer"), (1, "tool")]
+
+
+async def test_a_step_is_recorded_by_who_holds_the_run_and_by_nobody_else(store: SqlStore) -> None:
+    await store.runs.add([row()])
+    old = await claimed(store)
+    assert await store.runs.keep_step(old, "one", {"a": [1]}, now=11.0)
+    await store.runs.lapse(now=100.0, max_deliveries=9)
+    new = await claimed(store, now=100.0)
+    assert not await store.runs.keep_step(old, "two", 2, now=101.0)
+    assert await store.runs.keep_step(new, "two", None, now=101.0)
+    assert await store.runs.steps(new) == {"one": {"a": [1]}, "two": None}
+
+
+async def test_steps_of_a_run_that_may_go_on_are_not_forgotten(store: SqlStore) -> None:
+    await store.runs.add([row()])
+    held = await claimed(store)
+    await store.journal.append([entry(1), msgspec.structs.replace(entry(1), turn_id="no run's")])
+    assert await store.journal.prune(before=100.0) == 1
+    assert await store.runs.end(held, status="failed", now=11.0)
+    assert await store.journal.prune(before=100.0) == 0
+    assert await store.runs.retry("run_1", "app", now=12.0)
+    assert await store.runs.end(await claimed(store), status="completed", now=13.0)
+    assert await store.journal.prune(before=100.0) == 1

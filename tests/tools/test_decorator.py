@@ -24,10 +24,7 @@ async def problems(folder: Path, source: str) -> list[str]:
 @pytest.mark.parametrize(
     "argument",
     [
-        "needs_confirmation=True",
-        "confidence_gate=True",
         "sensitive=('phone',)",
-        "compensate='undo'",
     ],
 )
 async def test_an_argument_this_version_does_not_serve_is_refused_by_file_line_and_name(

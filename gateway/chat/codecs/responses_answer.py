@@ -34,6 +34,12 @@ def response_object(
     }
 
 
+def unended(response: Mapping[str, Any], status: str) -> dict[str, Any]:
+    """A response that waits, or is made elsewhere: what an earlier end said of it does not hold."""
+    nothing: dict[str, Any] = {"completed_at": None, "error": None, "incomplete_details": None, "output": []}
+    return {**response, "status": status, **nothing}
+
+
 def ended(
     response: Mapping[str, Any], output: Sequence[Any], finish_reason: str | None, usage: Usage, now: int
 ) -> dict[str, Any]:

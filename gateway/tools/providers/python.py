@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigError, Problem
-from gateway.tools.decorator import DEFAULT_TIMEOUT_S, Declaration, Tools, declared_in
+from gateway.tools.decorator import DEFAULT_TIMEOUT_S, Declaration, Tools, declared_in, tool_named
 from gateway.tools.outcome import NotBegun
 from gateway.tools.provider import HOOK_NAMES, Hook
 from gateway.tools.providers.brought import BroughtProvider, faults
 from gateway.tools.providers.contained import contained
 from gateway.tools.providers.lifespans import Lifespan
 from gateway.tools.providers.plugin_files import PluginFiles, problem_in
+from gateway.tools.providers.run_types import made_run_type
+from gateway.tools.run_types import RunType
 from gateway.tools.schema import Signature, Unreadable, read_output, read_signature
 from gateway.tools.sources import told
 from gateway.tools.spec import ToolContext, ToolSpec, make_spec
@@ -84,6 +86,7 @@ class PythonProvider:
         self._tools: dict[str, _Tool] | None = None
         self._specs: list[ToolSpec] = []
         self._brought: list[BroughtProvider] = []
+        self._run_types: dict[str, RunType] = {}
         self._hooks: dict[str, list[Hook]] = {}
         self._lifespans: list[Lifespan] = []
 
@@ -101,6 +104,11 @@ class PythonProvider:
     def brought(self) -> Sequence[BroughtProvider]:
         """The tool providers that plugins add, once `list` has answered."""
         return self._brought
+
+    @property
+    def run_types(self) -> Sequence[RunType]:
+        """The types of runs that plugins add, once `list` has answered."""
+        return tuple(self._run_types.values())
 
     @property
     def fingerprint(self) -> str:
@@ -272,6 +280,13 @@ class PythonProvider:
             problems.extend(Problem(told(module.__file__), 0, text) for text in wrong)
             if not wrong:
                 self._brought.append(BroughtProvider(provider, told(module.__file__), source))
+        for kind in tools.run_types:
+            try:
+                if kind.name in self._run_types:
+                    raise Unreadable(f"it is already declared at {self._run_types[kind.name].origin}")
+                self._run_types[kind.name] = made_run_type(kind, told(module.__file__), self._resources)
+            except Unreadable as error:
+                problems.append(Problem(told(module.__file__), kind.line, f"run type `{kind.name}`: {error}"))
         made = []
         for declaration in tools.declarations:
             try:
@@ -311,6 +326,9 @@ class PythonProvider:
             effect_key=_effect_key(declaration, signature),
             probed=declaration.probe is not None,
             implementation=source,
+            needs_confirmation=declaration.needs_confirmation,
+            confidence_gate=declaration.confidence_gate,
+            compensate=_compensation(declaration),
         )
         return _Tool(declaration, signature, spec, inspect.iscoroutinefunction(function))
 
@@ -341,6 +359,15 @@ def _effect_key(declaration: Declaration, signature: Signature) -> Callable[[Map
     if unknown:
         raise Unreadable(f"`idempotency_key` names `{unknown[0]}`, which is no parameter")
     return lambda arguments: [arguments.get(name) for name in declared]
+
+
+def _compensation(declaration: Declaration) -> str:
+    if declaration.compensate is None:
+        return ""
+    name = tool_named(declaration.compensate)
+    if name is None:
+        raise Unreadable("`compensate` must be a function with @tool, or a tool's name")
+    return name
 
 
 def _source_hash(file: Path) -> str:

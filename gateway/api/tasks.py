@@ -1,0 +1,35 @@
+"""`POST /v1/runs`: asks for a run of a type that a plugin adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from gateway.api.address import origin_of
+from gateway.api.auth import read_headers
+from gateway.api.bodies import decoded
+from gateway.api.edge import TRACE_ID
+from gateway.api.http import read_body
+from gateway.api.services import Services
+from gateway.runs.tasks import AskedTask, task_run
+from gateway.runs.view import summary
+
+
+def tasks_endpoints(services: Services) -> APIRouter:
+    """The endpoint."""
+    router = APIRouter()
+
+    @router.post("/runs", status_code=202)
+    async def ask(request: Request) -> dict[str, Any]:
+        now = services.clock.now()
+        snapshot = services.versions.serving
+        origin = origin_of(request.scope, snapshot.keys.trusted_proxies)
+        principal, wishes = await read_headers(request.scope, snapshot.keys, now)
+        limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
+        asked = decoded(await read_body(request.scope, request.receive, limit_bytes), AskedTask)
+        services.drain.refuse()
+        new = task_run(asked, principal, wishes, request.scope[TRACE_ID], snapshot, now, origin)
+        return summary(await services.runs.submit(new))
+
+    return router
