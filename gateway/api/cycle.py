@@ -14,6 +14,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 # In `http.response.start`: the first `http.response.body` is sent without waiting for anything.
 BODY_FOLLOWS: Final = "gateway.body_follows"
 
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+
 
 class Cycle(RequestResponseCycle):
     """As uvicorn's, but for how an answer is written."""
@@ -64,7 +66,12 @@ class Cycle(RequestResponseCycle):
     def _begun(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         lines = [STATUS_LINE[status]]
         closes = False
+        count = 0
         for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
+            count += 1
+            if name not in _FRAMING:
+                continue
             if name == b"content-length" and self.chunked_encoding is None:
                 self.expected_content_length = int(value)
                 self.chunked_encoding = False
@@ -74,15 +81,17 @@ class Cycle(RequestResponseCycle):
             elif name == b"connection" and b"close" in value.lower():
                 self.keep_alive = False
                 closes = True
-            lines.append(b"%b: %b\r\n" % (name, value))
         if not self.keep_alive and not closes:
             lines.append(b"connection: close\r\n")
+            count += 1
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):
             self.chunked_encoding = True
             lines.append(b"transfer-encoding: chunked\r\n")
+            count += 1
         head = b"".join(lines)
         # One look at all of them: a value with a line break in it would be a header of its own.
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+        breaks = count + 1
+        if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
             raise RuntimeError("a header of the answer holds a line break")
         return head + b"\r\n"
 
