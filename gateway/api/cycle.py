@@ -21,6 +21,8 @@ class Cycle(RequestResponseCycle):
     """As uvicorn's, but for how an answer is written."""
 
     _head = b""
+    # For a client of HTTP/1.0 that knows no chunks: the end of the connection is the answer's.
+    _until_close = False
 
     async def send(self, message: Any) -> None:
         """Write what an app says."""
@@ -48,6 +50,8 @@ class Cycle(RequestResponseCycle):
         if self.scope["method"] == "HEAD":
             self.expected_content_length = 0
             body = b""
+        elif self._until_close:
+            pass
         elif not self.chunked_encoding:
             self.expected_content_length -= len(body)
             if self.expected_content_length < 0:
@@ -85,9 +89,12 @@ class Cycle(RequestResponseCycle):
             lines.append(b"connection: close\r\n")
             count += 1
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):
-            self.chunked_encoding = True
-            lines.append(b"transfer-encoding: chunked\r\n")
-            count += 1
+            if self.scope["http_version"] == "1.0":
+                self._until_close = True
+            else:
+                self.chunked_encoding = True
+                lines.append(b"transfer-encoding: chunked\r\n")
+                count += 1
         head = b"".join(lines)
         # One look at all of them: a value with a line break in it would be a header of its own.
         breaks = count + 1
