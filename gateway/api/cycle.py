@@ -14,7 +14,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 # In `http.response.start`: the first `http.response.body` is sent without waiting for anything.
 BODY_FOLLOWS: Final = "gateway.body_follows"
 
-_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+_LENGTH: Final = b"content-length"
+_ENCODING: Final = b"transfer-encoding"
+_FRAMING: Final = frozenset({_LENGTH, _ENCODING, b"connection"})
 
 
 class Cycle(RequestResponseCycle):
@@ -76,13 +78,13 @@ class Cycle(RequestResponseCycle):
             count += 1
             if name not in _FRAMING:
                 continue
-            if name == b"content-length" and self.chunked_encoding is None:
+            if name == _LENGTH and self.chunked_encoding is None:
                 self.expected_content_length = int(value)
                 self.chunked_encoding = False
-            elif name == b"transfer-encoding" and value.lower() == b"chunked":
+            elif name == _ENCODING and value.lower() == b"chunked":
                 self.expected_content_length = 0
                 self.chunked_encoding = True
-            elif name == b"connection" and b"close" in value.lower():
+            elif b"close" in value.lower():
                 self.keep_alive = False
                 closes = True
         if not self.keep_alive and not closes:
