@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0008"
+HEAD: Final = "0009"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -282,6 +282,17 @@ key_secrets: Final = Table(
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),
     Index(None, "key_id"),
+)
+
+# What placeholders for private data stand for: sealed with a key of the owner's that is not in here.
+private_values: Final = Table(
+    "private_values",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("placeholder", String(64), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Index(None, "expires_at"),
 )
 
 # What was used, added up: a row for each day (in `budgets.timezone`), owner and what answered. Empty text where there is none;

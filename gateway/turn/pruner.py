@@ -10,6 +10,7 @@ Knows how long each kind of record is kept, and why none goes before another tha
 | effects that are `unknown` | until somebody settles them |
 | hidden rounds | seven days |
 | responses | `runs.keep_days` from their end, their events for a day; conversations until somebody deletes them |
+| what placeholders stand for | `privacy.keep_days` from the last trace that showed them |
 | keys, and what was used | for ever: the one says who may call, the other what may still be spent |
 """
 
@@ -86,6 +87,7 @@ class Pruner:
         await store.journal.prune(before=now - steps_s)
         await store.effects.prune(before=now - steps_s)
         await store.hidden.prune(before=now - HIDDEN_S)
+        await store.private_values.prune(before=now)
         kept_s = self._config.runs.keep_days * _DAY_S
         await store.responses.prune(before=now - kept_s, events_before=now - EVENTS_S)
 

@@ -23,6 +23,7 @@ from gateway.store.store import JournalEntry, TraceRow
 from gateway.store.tables import metadata
 from gateway.store.turn_records import EffectRow, HiddenRow, TurnRow
 from gateway.store.usage_records import UsageRow
+from gateway.store.value_records import ValueRow
 
 # Callers that must not be taken for each other: keys and end users, names within names, patterns of databases.
 OWNERS = [
@@ -232,6 +233,11 @@ async def _find_conversation(store: SqlStore, owner: str, name: str) -> Any:
     return found
 
 
+async def _find_value(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.private_values.get("same", owner)
+    return found is not None and found.sealed == name.encode()
+
+
 MATRIX: dict[str, Kind] = {
     "traces": Kind(_keep_trace, _find_trace),
     "journal": Kind(_keep_journal, lambda store, owner, name: store.journal.of_turn(name, owner)),
@@ -245,6 +251,12 @@ MATRIX: dict[str, Kind] = {
     "usage": Kind(_keep_usage, _find_usage),
     "runs": Kind(_keep_run, _find_run),
     "responses": Kind(_keep_response, _find_response),
+    "private_values": Kind(
+        lambda store, owner, name: store.private_values.keep(
+            [ValueRow(owner=owner, placeholder="same", sealed=name.encode(), expires_at=1)]
+        ),
+        _find_value,
+    ),
     "conversations": Kind(_keep_conversation, _find_conversation),
 }
 # Their owner is who made them; only administrators come near them (`api/test_keys.py`), to everybody's.
