@@ -206,7 +206,8 @@ async def _unveiled(
 
 
 def _usage(held: Sequence[Chunk]) -> Usage | None:
-    return next((chunk.fields.usage.usage() for chunk in reversed(held) if chunk.fields.usage is not None), None)
+    said = (chunk.fields.usage for chunk in reversed(held))
+    return next((usage.usage() for usage in said if usage is not None and not usage.blank), None)
 
 
 def _has_content(batch: Sequence[Chunk]) -> bool:

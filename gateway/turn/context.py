@@ -6,10 +6,10 @@ Values, made once by `prepare.py`. Does not know how the turn is driven.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import field
 
 from gateway.backends.pool import Pool
 from gateway.chat.blocks import Message
@@ -54,8 +54,7 @@ class Standing(msgspec.Struct, frozen=True):
     tokens: Left | None = None
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """One client request up to its final answer.
 
     Attributes:

@@ -14,7 +14,7 @@ import msgspec
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.normalise import read_answer, read_choices
 from gateway.chat.request import ChatRequest
-from gateway.clock import Clock
+from gateway.clock import Clock, within
 from gateway.config.versions import Versioned
 from gateway.errors import GatewayError, HookFailed, UpstreamUnavailable
 from gateway.ids import new_call_id
@@ -28,7 +28,7 @@ from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
-from gateway.turn.pinned import read_pin, refuse_changed
+from gateway.turn.pinned import Pin, read_pin, refuse_changed
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.scribing import Scribe
 from gateway.turn.snapshot import Snapshot
@@ -131,27 +131,13 @@ class Turns:
                 await snapshot.keys.still(principal, self._clock.now(), lasting=True)
             limit_s = snapshot.config.server.turn_timeout_s
             recorded = await self.joining.pin_of(trace_id, principal.owner) if wishes.durable else None
+            pin = None if recorded is None else read_pin(recorded)
+            preparing = self._prepared(request, principal, wishes, snapshot, record, pin)
             try:
-                async with asyncio.timeout(limit_s):
-                    if snapshot.hooks.on_request:
-                        changed = await snapshot.hooks.request(request, principal)
-                        if changed is not request:
-                            record.emit("hook.changed", hook="on_request")
-                            request = changed
-                    turn = await prepare(
-                        request,
-                        principal,
-                        wishes,
-                        snapshot,
-                        record,
-                        self._clock,
-                        self.continuity,
-                        self._kept,
-                        self._offering,
-                        None if recorded is None else read_pin(recorded),
-                    )
+                turn = await within(limit_s, preparing)
             except TimeoutError as error:
                 raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
+            request = turn.request
             turn.window = self._scribe.window(turn)
             self.running[trace_id] = turn
             sink = begun(turn)
@@ -179,6 +165,25 @@ class Turns:
             self._versions.release(lease)
             self._tell(record)
         return result
+
+    async def _prepared(
+        self,
+        request: ChatRequest,
+        principal: Principal,
+        wishes: Wishes,
+        snapshot: Snapshot,
+        record: Recorder,
+        pin: Pin | None,
+    ) -> Turn:
+        """The turn, as hooks let it begin."""
+        if snapshot.hooks.on_request:
+            changed = await snapshot.hooks.request(request, principal)
+            if changed is not request:
+                record.emit("hook.changed", hook="on_request")
+                request = changed
+        return await prepare(
+            request, principal, wishes, snapshot, record, self._clock, self.continuity, self._kept, self._offering, pin
+        )
 
     async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """The turn's answer: one that was kept for equal questions, or the loop's."""
@@ -263,7 +268,7 @@ class Turns:
             address=origin.address,
             model=request.model,
             stream=request.stream,
-            messages=[encode_message(message) for message in request.messages],
+            messages=[msgspec.Raw(encode_message(message)) for message in request.messages],
             tools=[tool.name for tool in request.tools],
             fields=request.fields,
         )

@@ -29,6 +29,7 @@ from gateway.chat.request import ChatRequest, ClientTool, ToolChoice
 from gateway.chat.surrogates import half_at
 from gateway.errors import InvalidRequest
 
+_PLAIN_ROLES = frozenset({"system", "developer", "user"})
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 # Null in one of OpenAI's own options means "not set"; in a field we do not know it may mean something.
@@ -89,7 +90,9 @@ _decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_raw_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
 _decode_tool = msgspec.json.Decoder(_Tool).decode
+_decoders = {kind: msgspec.json.Decoder(kind).decode for kind in (str, int, bool, _StreamOptions)}
 _encode = msgspec.json.Encoder().encode
+_NULL = msgspec.Raw(b"null")
 
 
 def decode_request(body: bytes) -> ChatRequest:
@@ -121,7 +124,7 @@ def _why(body: bytes, error: Exception) -> str:
 
 
 def _request(top: dict[str, msgspec.Raw]) -> ChatRequest:
-    nulls = [name for name, raw in top.items() if name in _OPTIONS and bytes(raw) == b"null"]
+    nulls = [name for name, raw in top.items() if raw == _NULL and name in _OPTIONS]
     for name in nulls:
         del top[name]
 
@@ -161,6 +164,14 @@ def decode_message(raw: bytes, position: int = 0) -> Message:
     """
     where = f"messages[{position}]"
     wire = _read_message(raw, where)
+    if (
+        type(wire.content) is str
+        and wire.role in _PLAIN_ROLES
+        and wire.tool_calls is None
+        and wire.function_call is None
+        and not (wire.refusal or wire.reasoning_content)
+    ):  # most messages
+        return Message(cast(Role, wire.role), (Text(wire.content),), wire.name, bytes(raw))
     if wire.role == "function" or (wire.function_call is not None and not wire.tool_calls):
         raw = with_call_ids(raw, position)
         wire = _read_message(raw, where)
@@ -337,7 +348,7 @@ def _field(top: Mapping[str, msgspec.Raw], name: str, kind: type[Any]) -> Any:
     if raw is None:
         return None
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return _decoders[kind](raw)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"`{name}`: {_plain(error)}", param=_param(name, error)) from error
 
