@@ -30,6 +30,7 @@ from gateway.api.health import health_endpoints
 from gateway.api.keys import keys_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
+from gateway.api.placeholders import placeholders_endpoints
 from gateway.api.responses import Responses
 from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
@@ -78,6 +79,7 @@ from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
 from gateway.security.masking.secret import read_secret
+from gateway.security.masking.vault import Vault
 from gateway.security.memory_counters import MemoryCounters
 from gateway.security.principal import Principal
 from gateway.settings import Settings
@@ -207,6 +209,7 @@ async def open_gateway(
             if snapshot.keys.configured:
                 book.close_for_good()
             redactor.update(secrets_of(snapshot.config))
+            redactor.scrub = snapshot.privacy.scrub if snapshot.privacy is not None else None
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
             if snapshot.calibration.state == "stale":
@@ -214,7 +217,7 @@ async def open_gateway(
             privacy = snapshot.privacy
             traces.configure(
                 snapshot.config.observe.traces,
-                lambda owner: privacy.begin(owner, None) if privacy is not None else None,
+                lambda owner: privacy.anywhere(owner) if privacy is not None else None,
             )
             pruner.configure(snapshot.config)
             metrics.configure(
@@ -236,7 +239,13 @@ async def open_gateway(
         await store.open()
         book.open(store.keys)
         await refuse_open_gateway(first.keys)
-        traces = TraceWriter(store, first.config.observe.traces, clock, redactor)
+        vault = Vault(
+            store.private_values,
+            lambda: builder.secret(own.storage.database),
+            lambda: versions.current.config.privacy.keep_days,
+            clock,
+        )
+        traces = TraceWriter(store, first.config.observe.traces, clock, redactor, vault=vault)
         stack.push_async_callback(traces.close)
         await traces.open()
         settling = Settling(store.effects, clock)
@@ -355,6 +364,7 @@ async def open_gateway(
             desk,
             store.audit,
             sessions,
+            vault,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -411,6 +421,7 @@ def create_app(services: Services) -> FastAPI:
         approvals_endpoints,
         keys_endpoints,
         usage_endpoints,
+        placeholders_endpoints,
         runs_endpoints,
         tasks_endpoints,
         responses_endpoints,

@@ -14,6 +14,7 @@ from gateway.errors import Draining
 from gateway.observe.usage import UsageWriter
 from gateway.runs.acceptance import Acceptance
 from gateway.security.key_book import KeyBook
+from gateway.security.masking.vault import Vault
 from gateway.store.audit_records import Audit
 from gateway.store.kept import KeptRoutes
 from gateway.store.key_records import Keys
@@ -63,3 +64,4 @@ class Services:
     desk: Desk
     audit: Audit
     sessions: SessionKeeper
+    vault: Vault

@@ -11,6 +11,7 @@ from gateway.store.effects import SqlEffects
 from gateway.store.hidden import SqlHidden
 from gateway.store.journal import SqlJournal
 from gateway.store.keys import SqlKeys
+from gateway.store.private_values import SqlPrivateValues
 from gateway.store.responses import SqlResponses
 from gateway.store.runs import SqlRuns
 from gateway.store.sessions import SqlSessions
@@ -39,6 +40,7 @@ class SqlStore:
         self.approvals = SqlApprovals(self._database)
         self.audit = SqlAudit(self._database)
         self.compensations = SqlCompensations(self._database)
+        self.private_values = SqlPrivateValues(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date. Raises `StoreUnavailable`, with what to do."""

@@ -284,6 +284,17 @@ key_secrets: Final = Table(
     Index(None, "key_id"),
 )
 
+# What placeholders for private data stand for: sealed with a key of the owner's that is not in here.
+private_values: Final = Table(
+    "private_values",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("placeholder", String(64), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Index(None, "expires_at"),
+)
+
 # What was used, added up: a row for each day (in `budgets.timezone`), owner and what answered. Empty text where there is none;
 # `tags` is a sorted JSON list. `cost` is in billionths of the currency; `unpriced` counts turns in which the price of some
 # tokens was not known.

@@ -11,6 +11,7 @@ Knows how long each kind of record is kept, and why none goes before another tha
 | hidden rounds | seven days |
 | responses | `runs.keep_days` from their end, their events for a day; conversations until somebody deletes them |
 | sessions | `context.sessions.ttl_s` from their last turn |
+| what placeholders stand for | `privacy.keep_days` from the last trace that showed them |
 | keys, and what was used | for ever: the one says who may call, the other what may still be spent |
 """
 
@@ -97,6 +98,7 @@ class Pruner:
         await store.journal.prune(before=now - steps_s)
         await store.effects.prune(before=now - steps_s)
         await store.hidden.prune(before=now - HIDDEN_S)
+        await store.private_values.prune(before=now)
         kept_s = self._config.runs.keep_days * _DAY_S
         if self._sessions is not None:
             await self._sessions.prune(before=now)

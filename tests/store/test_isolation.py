@@ -24,6 +24,7 @@ from gateway.store.store import JournalEntry, TraceRow
 from gateway.store.tables import metadata
 from gateway.store.turn_records import EffectRow, HiddenRow, TurnRow
 from gateway.store.usage_records import UsageRow
+from gateway.store.value_records import ValueRow
 
 # Callers that must not be taken for each other: keys and end users, names within names, patterns of databases.
 OWNERS = [
@@ -248,6 +249,11 @@ async def _find_session(store: SqlStore, owner: str, name: str) -> Any:
     return name.encode() in await store.sessions.messages(found.number)
 
 
+async def _find_value(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.private_values.get("same", owner)
+    return found is not None and found.sealed == name.encode()
+
+
 MATRIX: dict[str, Kind] = {
     "traces": Kind(_keep_trace, _find_trace),
     "journal": Kind(_keep_journal, lambda store, owner, name: store.journal.of_turn(name, owner)),
@@ -261,6 +267,12 @@ MATRIX: dict[str, Kind] = {
     "usage": Kind(_keep_usage, _find_usage),
     "runs": Kind(_keep_run, _find_run),
     "responses": Kind(_keep_response, _find_response),
+    "private_values": Kind(
+        lambda store, owner, name: store.private_values.keep(
+            [ValueRow(owner=owner, placeholder="same", sealed=name.encode(), expires_at=1)]
+        ),
+        _find_value,
+    ),
     "conversations": Kind(_keep_conversation, _find_conversation),
     "sessions": Kind(_keep_session, _find_session),
 }

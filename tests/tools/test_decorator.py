@@ -24,7 +24,7 @@ async def problems(folder: Path, source: str) -> list[str]:
 @pytest.mark.parametrize(
     "argument",
     [
-        "compensate='undo'",
+        "compensate='undo', writes=True",
     ],
 )
 async def test_an_argument_this_version_does_not_serve_is_refused_by_file_line_and_name(
