@@ -481,6 +481,7 @@ def _engine(
         tally=RunsMetrics(metrics.registry, lambda: engine.counts),
         clock=clock,
         stages=Stages(store.journal, store.effects),
+        keys_s=lambda: versions.current.config.idempotency.ttl_s,
         pace=pace,
     )
     return engine

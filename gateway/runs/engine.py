@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig, WebhookConfig
 from gateway.errors import BackgroundUnavailable, GatewayError, StoreUnavailable
-from gateway.runs.acceptance import Acceptance
+from gateway.runs.acceptance import KEYS_S, Acceptance
 from gateway.runs.ending import RETRY_S, Ending
 from gateway.runs.followers import KIND as WEBHOOK
 from gateway.runs.followers import Followers
@@ -64,6 +64,7 @@ class Engine:
         tally: counts.
         clock: for times and waits.
         stages: from where runs go on that are begun again.
+        keys_s: seconds for which an `Idempotency-Key` means the same run.
 
     Attributes:
         runs: takes runs on, tells of them, cancels them.
@@ -87,6 +88,7 @@ class Engine:
         tally: RunsTally,
         clock: Clock,
         stages: Stages,
+        keys_s: Callable[[], float] = lambda: KEYS_S,
         pace: Pace = USUAL_PACE,
     ) -> None:
         self.executes = executes
@@ -94,7 +96,7 @@ class Engine:
         self._records = records
         self._queue = queue
         self._clock = clock
-        self.runs = Acceptance(records, queue, clock, config, stages)
+        self.runs = Acceptance(records, queue, clock, config, stages, keys_s)
         self._telling = WebhookHandler(webhooks, clock)
         followers = Followers(webhooks)
         self.worker = Worker(
