@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -18,6 +19,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.api.approvals import approvals_endpoints
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
 from gateway.api.conversations import conversations_endpoints
@@ -28,16 +30,19 @@ from gateway.api.health import health_endpoints
 from gateway.api.keys import keys_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
+from gateway.api.placeholders import placeholders_endpoints
 from gateway.api.responses import Responses
 from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
+from gateway.api.sessions import sessions_endpoints
 from gateway.api.stored_responses import responses_endpoints
 from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
 from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
 from gateway.api.usage import usage_endpoints
+from gateway.approvals.desk import Desk
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle_store import BundleStore
@@ -57,6 +62,8 @@ from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.runs_metrics import RunsMetrics
 from gateway.observe.trace import TraceWriter
 from gateway.observe.usage import UsageWriter
+from gateway.runs.approved import KIND as APPROVED
+from gateway.runs.approved import ApprovedHandler
 from gateway.runs.chat import KIND as CHAT
 from gateway.runs.chat import ChatHandler
 from gateway.runs.engine import USUAL_PACE, Engine, Pace
@@ -67,9 +74,12 @@ from gateway.runs.responses import ResponseHandler
 from gateway.runs.run import Handler
 from gateway.runs.stages import Stages
 from gateway.runs.tasks import TaskHandler
+from gateway.scribe.conversations import Conversations
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
+from gateway.security.masking.secret import read_secret
+from gateway.security.masking.vault import Vault
 from gateway.security.memory_counters import MemoryCounters
 from gateway.security.principal import Principal
 from gateway.settings import Settings
@@ -80,10 +90,12 @@ from gateway.store.kept import KeptRoutes, MemoryKept
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
 from gateway.tools.guards.paging import READ_RESULT
+from gateway.tools.guards.withdraw import WITHDRAW
 from gateway.tools.ledger import Ledger
 from gateway.tools.self_checks import SelfChecks
 from gateway.tools.settling import Settling
 from gateway.turn.answers import AnswerCache, AnswerStore
+from gateway.turn.approving import Approving
 from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Joining
 from gateway.turn.live import HookEvents
@@ -92,8 +104,11 @@ from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
 from gateway.turn.pruner import Pruner
 from gateway.turn.responding import Responding
+from gateway.turn.scribing import Scribe
 from gateway.turn.service import Turns
+from gateway.turn.session import SessionKeeper
 from gateway.turn.snapshot import Snapshot
+from gateway.turn.summarising import Summarising
 
 # Seconds between two looks at whether this process is about to stop.
 _LOOK_S = 0.1
@@ -153,7 +168,16 @@ async def open_gateway(
     async with contextlib.AsyncExitStack() as stack:
         book = KeyBook(clock)
         stack.push_async_callback(book.close)
-        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root, book=book)
+        builder = Builder(
+            config_path,
+            routes_path,
+            settings,
+            clock,
+            host=host,
+            root=root,
+            book=book,
+            secret=partial(read_secret, settings.gateway_privacy_key),
+        )
         stack.push_async_callback(builder.close)
         own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config
         # What the first version's making logs, tool servers above all, looks as all later lines do.
@@ -185,17 +209,22 @@ async def open_gateway(
             if snapshot.keys.configured:
                 book.close_for_good()
             redactor.update(secrets_of(snapshot.config))
+            redactor.scrub = snapshot.privacy.scrub if snapshot.privacy is not None else None
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
             if snapshot.calibration.state == "stale":
                 _log.warning("the calibration is stale and not used", reason=snapshot.calibration.reason)
-            traces.configure(snapshot.config.observe.traces)
+            privacy = snapshot.privacy
+            traces.configure(
+                snapshot.config.observe.traces,
+                lambda owner: privacy.anywhere(owner) if privacy is not None else None,
+            )
             pruner.configure(snapshot.config)
             metrics.configure(
                 snapshot.version,
                 models=tuple(snapshot.config.models),
                 routes=tuple(snapshot.routes),
-                tools=(*snapshot.tools.specs, READ_RESULT.name),
+                tools=(*snapshot.tools.specs, READ_RESULT.name, WITHDRAW.name),
                 backends=tuple(snapshot.config.backends),
             )
 
@@ -210,11 +239,17 @@ async def open_gateway(
         await store.open()
         book.open(store.keys)
         await refuse_open_gateway(first.keys)
-        traces = TraceWriter(store, first.config.observe.traces, clock, redactor)
+        vault = Vault(
+            store.private_values,
+            lambda: builder.secret(own.storage.database),
+            lambda: versions.current.config.privacy.keep_days,
+            clock,
+        )
+        traces = TraceWriter(store, first.config.observe.traces, clock, redactor, vault=vault)
         stack.push_async_callback(traces.close)
         await traces.open()
         settling = Settling(store.effects, clock)
-        pruner = Pruner(store, settling, first.config, clock)
+        pruner = Pruner(store, settling, first.config, clock, store.sessions)
         stack.push_async_callback(pruner.close)
         adopt(first)
         pruner.start()
@@ -249,7 +284,13 @@ async def open_gateway(
         stack.push_async_callback(continuity.close)
         joining = Joining(store.turns, store.journal, clock, holder, may_live)
         stack.push_async_callback(joining.close)
-        loop = TurnLoop(courier, joining, continuity, clock)
+        desk = Desk(
+            store.approvals,
+            clock,
+            lambda: versions.current.config.approvals,
+            lambda: versions.current.config.webhooks,
+        )
+        loop = TurnLoop(courier, joining, continuity, Approving(desk, clock), clock)
         answers = _answer_store(own.storage, clock)
         stack.push_async_callback(answers.close)
         kept = _kept_routes(own.storage, clock)
@@ -262,6 +303,11 @@ async def open_gateway(
         permits = Permits(_counters(own.storage, clock), store.usage, usage, clock)
         stack.push_async_callback(permits.close)
         permits.start()
+        known = Conversations()
+        summarising = Summarising(known, versions, permits.book, clock)
+        stack.push_async_callback(summarising.close)
+        sessions = SessionKeeper(store.sessions, holder, may_live, clock)
+        stack.push_async_callback(sessions.close)
         turns = Turns(
             versions,
             loop,
@@ -275,13 +321,17 @@ async def open_gateway(
             permits,
             kept,
             Offering(courier.breakers, kept_offers),
+            Scribe(known, summarising, sessions),
         )
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
+        approved = ApprovedHandler(desk, courier, versions, (metrics, traces), clock)
         engine = _engine(
             store,
             turns,
             responding,
+            approved,
+            desk,
             versions,
             own.storage,
             metrics,
@@ -311,6 +361,10 @@ async def open_gateway(
             lambda: builder.mcp.away(versions.current.config.tools),
             engine.runs,
             responding,
+            desk,
+            store.audit,
+            sessions,
+            vault,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -364,12 +418,15 @@ def create_app(services: Services) -> FastAPI:
         config_endpoints,
         traces_endpoints,
         effects_endpoints,
+        approvals_endpoints,
         keys_endpoints,
         usage_endpoints,
+        placeholders_endpoints,
         runs_endpoints,
         tasks_endpoints,
         responses_endpoints,
         conversations_endpoints,
+        sessions_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):
@@ -445,6 +502,8 @@ def _engine(
     store: SqlStore,
     turns: Turns,
     responding: Responding,
+    approved: ApprovedHandler,
+    desk: Desk,
     versions: Versioned[Snapshot],
     storage: StorageConfig,
     metrics: Metrics,
@@ -464,7 +523,7 @@ def _engine(
             return LOCAL if await keys.is_open() else None
         return keys.named(key)
 
-    own: Mapping[str, Handler] = {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding)}
+    own: Mapping[str, Handler] = {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding), APPROVED: approved}
     tasks = TaskHandler(versions, store.runs, clock)
     engine = Engine(
         store.runs,
@@ -483,6 +542,7 @@ def _engine(
         stages=Stages(store.journal, store.effects),
         keys_s=lambda: versions.current.config.idempotency.ttl_s,
         pace=pace,
+        laid_aside=desk.look_again,
     )
     return engine
 

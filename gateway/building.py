@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,13 @@ from gateway.config.limits import OidcConfig
 from gateway.config.loader import load, load_files
 from gateway.config.models import Capabilities, GatewayConfig, SemanticConfig
 from gateway.config.names import ModelNames, fallback_order
+from gateway.config.privacy import PrivacyConfig
 from gateway.config.publishing import Draft
 from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
 from gateway.routing.composite import CompositeRouter
 from gateway.routing.encoder import Encoder
+from gateway.routing.encoders.masked import MaskedEncoder
 from gateway.routing.encoders.registry import Encoders
 from gateway.routing.fits import Fits
 from gateway.routing.linted import warnings_of
@@ -37,6 +39,9 @@ from gateway.routing.relevance import Relevance
 from gateway.routing.rules import rule_mistakes
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import KeyRing, Tokens
+from gateway.security.masking.masking import Detects
+from gateway.security.masking.privacy import Privacy
+from gateway.security.masking.secret import Secret, fresh_secret
 from gateway.security.outbound import OutboundGuard
 from gateway.security.outbound_gate import addresses_of
 from gateway.security.prices import Prices, price_of
@@ -69,6 +74,7 @@ class Builder:
         port: the port it listens on, or None for the file's; never reached by tools.
         offline: as in `prove`; such snapshots serve nobody.
         book: the keys of the database, or None where there is none to ask.
+        secret: reads what placeholders are made with, for the database's URL; None for one of this process's own.
 
     Attributes:
         root: what relative paths of the configuration start from.
@@ -89,6 +95,7 @@ class Builder:
         root: Path | None = None,
         offline: bool = False,
         book: KeyBook | None = None,
+        secret: Callable[[str], Secret] | None = None,
     ) -> None:
         self._config_path = config_path
         self._routes_path = routes_path
@@ -106,6 +113,8 @@ class Builder:
         self.lock_path = config_path.parent / LOCK_NAME
         self.told: tuple[Problem, ...] = ()
         self._book = book
+        self._secret_of = secret
+        self._secret: Secret | None = None
         self._tokens: tuple[OidcConfig, Tokens] | None = None
 
     async def read(self) -> Bundle:
@@ -202,7 +211,8 @@ class Builder:
             if current is not None and version.digest == current.version.digest and config == current.config:
                 await registry.close()
                 return Draft(current, bundle.files, config.config, failing=False)
-            router = self._router(bundle, version)
+            privacy = self._privacy(bundle, registry)
+            router = self._router(bundle, version, privacy)
             remote = self._offline and _is_remote(config.router.semantic.encoder)
             gate = bundle.files.gate if gated and not remote else None
             if prepared or gate is not None:
@@ -225,8 +235,9 @@ class Builder:
             created=int(self._clock.now()),
             names=ModelNames(config.models, config.aliases),
             calibration=router.calibration,
-            relevance=self._relevance(config, registry),
+            relevance=self._relevance(config, registry, privacy),
             offers_vary=offers_vary(bundle.config, bundle.routes, registry),
+            privacy=privacy,
             prices=Prices({name: price_of(backend, listed.get(name)) for name, backend in config.backends.items()}),
         )
         if prepared and snapshot.relevance is not None:
@@ -330,12 +341,33 @@ class Builder:
             raise
         return taken
 
-    def _relevance(self, config: GatewayConfig, registry: Registry) -> Relevance | None:
+    def secret(self, database: str) -> Secret:
+        """What placeholders are made with; read once.
+
+        Raises:
+            ConfigError: there is none, and none can be made.
+        """
+        if self._secret is None:
+            self._secret = fresh_secret() if self._secret_of is None else self._secret_of(database)
+        return self._secret
+
+    def _privacy(self, bundle: Bundle, registry: Registry) -> Privacy | None:
+        """What is private; None where nothing is looked for."""
+        config = bundle.config
+        routes = {route.route: route.privacy for route in bundle.routes if route.privacy is not None}
+        modes = {config.privacy.mode, *(route.mode for route in routes.values())}
+        sensitive = any(spec.sensitive for spec in registry.specs.values())
+        if not sensitive and not modes & {"mask", "block"}:
+            return None
+        secret = self.secret(config.storage.database)
+        return Privacy(config.privacy, routes, secret, _detector_of, registry.secrets_of if sensitive else None)
+
+    def _relevance(self, config: GatewayConfig, registry: Registry, privacy: Privacy | None) -> Relevance | None:
         if len(registry.specs) <= config.tools.max_offered:
             return None
         semantic = config.router.semantic
         described = {spec.name: described_as(spec) for spec in registry.specs.values()}
-        return Relevance(described, self.encoder(semantic), semantic.timeout_ms / 1000)
+        return Relevance(described, _trusted(self.encoder(semantic), semantic, privacy), semantic.timeout_ms / 1000)
 
     def _check(self, bundle: Bundle, registry: Registry, servers: Sequence[McpProvider]) -> list[Problem]:
         """Raise what is wrong; answer what may be right once every server is there."""
@@ -348,9 +380,9 @@ class Builder:
             raise ConfigError(tuple(problems))
         return [problem for problem in found if problem.severity != "error"]
 
-    def _router(self, bundle: Bundle, version: Version) -> CompositeRouter:
+    def _router(self, bundle: Bundle, version: Version, privacy: Privacy | None) -> CompositeRouter:
         semantic = bundle.config.router.semantic
-        encoder = self.encoder(semantic)
+        encoder = _trusted(self.encoder(semantic), semantic, privacy)
         files = {route.route: bundle.route_problem(route.route, (), "").file for route in bundle.routes}
         aliases = bundle.config.aliases
         return CompositeRouter(
@@ -403,6 +435,13 @@ def stale_calibration(files: Files, snapshot: Snapshot) -> tuple[Problem, ...]:
     return (Problem(files.calibration_name, 0, text, "warning"),)
 
 
+def _detector_of(config: PrivacyConfig) -> Detects:
+    # Tables of the world's telephone numbers, which nobody loads who masks nothing.
+    from gateway.security.masking.detector import Detector
+
+    return Detector(config.kinds, config.patterns, id_numbers=config.id_numbers, regions=config.phone_regions)
+
+
 def _said_of(name: str, registry: Registry, servers: Sequence[McpProvider]) -> tuple[str, str] | None:
     """What is wrong with naming this tool, and how severe it is; None if nothing is."""
     if registry.find(name) is not None:
@@ -444,6 +483,13 @@ def _placed(problem: Problem, backend: str, bundle: Bundle) -> Problem:
 def _service_place(bundle: Bundle, service: str, path: tuple[str, ...]) -> Problem:
     """Where a key of an HTTP service stands."""
     return bundle.problem(("tools", "http", service, *path), "")
+
+
+def _trusted(encoder: Encoder | None, config: SemanticConfig, privacy: Privacy | None) -> Encoder | None:
+    """The encoder, which sees nothing private where it is somebody else's server."""
+    if encoder is None or privacy is None or privacy.scrub is None or not _is_remote(config.encoder):
+        return encoder
+    return MaskedEncoder(encoder, privacy.scrub)
 
 
 def _is_remote(encoder: object) -> bool:

@@ -130,6 +130,24 @@ def _parser() -> argparse.ArgumentParser:
     effects.add_argument("--content", metavar="JSON", help="settle: what the tool would have answered")
     effects.add_argument("--json", action="store_true", help="machine-readable")
 
+    approvals = commands.add_parser("approvals", parents=[files], help="what waits for a human; approve or reject it")
+    approvals.add_argument(
+        "action", choices=("list", "show", "approve", "reject"), nargs="?", default="list", help="default: list"
+    )
+    approvals.add_argument("id", metavar="ID", nargs="?", help="show, approve, reject: the approval")
+    approvals.add_argument(
+        "--status",
+        choices=("pending", "approved", "rejected", "expired", "withdrawn", "locked"),
+        help="list: only these",
+    )
+    approvals.add_argument(
+        "--limit", type=int, default=20, metavar="N", help="list: how many, at most 100 (default: 20)"
+    )
+    approvals.add_argument("--after", metavar="ID", help="list: older than this one")
+    approvals.add_argument("--code", metavar="CODE", help="approve: the code of a deletion")
+    approvals.add_argument("--reason", metavar="TEXT", help="approve, reject: why")
+    approvals.add_argument("--json", action="store_true", help="machine-readable")
+
     keys = commands.add_parser("keys", parents=[config], help="make, change, exchange and end keys")
     keys.add_argument(
         "action",

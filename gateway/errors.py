@@ -12,7 +12,13 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── NoSuchModel                 unknown to this caller (a forbidden model too)
     ├── NotFound                    a stored thing that is not there, or not this owner's
     ├── IdempotencyConflict         a key that was used for another request
+    ├── SessionBusy                 another turn is under way in the session
     ├── EffectSettled               an effect whose outcome is known, or that somebody is making
+    ├── ApprovalDecided             somebody has decided it
+    │   ├── ApprovalExpired         nobody has, in time
+    │   └── ApprovalLocked          the wrong code was typed too often
+    ├── AwaitsApproval              a background run is laid aside until a human has decided
+    ├── CompensationFailed          something of a turn that failed could not be undone
     ├── RateLimited                 try again after `retry_after_s`
     │   └── QueueFull               too many wait for a place at the backends already
     ├── BudgetExceeded              what may be spent is spent
@@ -27,6 +33,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── Draining                    this process is about to stop
     ├── ToolsAway                   a server of tools is away that has to be there
     ├── StoreUnavailable            what must be durable cannot be written
+    │   ├── NotStorable             the database does not take a value of the request
     │   └── SchemaOld               the database's tables are those of another version
     ├── BackgroundUnavailable       the queue of background runs cannot be reached
     ├── ConfigStale                 this replica may be behind the others and must not decide
@@ -105,12 +112,50 @@ class IdempotencyConflict(GatewayError):
     """An `Idempotency-Key` that was used for another request."""
 
 
+class SessionBusy(GatewayError):
+    """Another turn is under way in the session; the next one goes on from what it says."""
+
+    retryable = True
+
+
 class EffectSettled(GatewayError):
     """An effect that is not to be settled or repeated: its outcome is known, or somebody is making it."""
 
 
 class RunEnded(GatewayError):
     """A run that is not to be begun again: it is under way, or has completed."""
+
+
+class ApprovalDecided(GatewayError):
+    """An approval that somebody has decided."""
+
+
+class ApprovalExpired(ApprovalDecided):
+    """An approval that nobody has given in time."""
+
+
+class ApprovalLocked(ApprovalDecided):
+    """An approval for which the wrong code was typed too often."""
+
+
+class AwaitsApproval(GatewayError):
+    """A background run has to wait for a human, for longer than anybody should hold it. No client is told this.
+
+    Attributes:
+        approvals: what it waits for.
+        until: seconds since the epoch at which it goes on in any case.
+    """
+
+    retryable = True
+
+    def __init__(self, approvals: tuple[str, ...], until: float) -> None:
+        super().__init__(f"It waits for approval: {', '.join(approvals)}.")
+        self.approvals = approvals
+        self.until = until
+
+
+class CompensationFailed(GatewayError):
+    """Something that a failed turn has done could not be undone; operators can try again."""
 
 
 class RateLimited(GatewayError):
@@ -207,6 +252,12 @@ class StoreUnavailable(GatewayError):
     """Something that has to be durable could not be written or read."""
 
     retryable = True
+
+
+class NotStorable(StoreUnavailable):
+    """The database is there, and does not take a value of the request, such as a text with a NUL character."""
+
+    retryable = False
 
 
 class SchemaOld(StoreUnavailable):

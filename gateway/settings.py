@@ -23,12 +23,6 @@ ENVIRONMENT: Final = "environment"
 # refused.
 UNSERVED: Final = (
     "MAX_STEPS",
-    "CONTEXT_WINDOW_SIZE",
-    "CONTEXT_MAX_MESSAGES",
-    "CONTEXT_RECENT_TURNS",
-    "KEEPALIVE_K",
-    "SUMMARY_INTERVAL",
-    "CONFIDENCE_THRESHOLD",
     "PARENT_TASK_TIMEOUT",
 )
 
@@ -48,6 +42,7 @@ class Settings(BaseSettings):
     gateway_config: Path | None = Field(default=None, validation_alias="GATEWAY_CONFIG")
     gateway_routes: Path | None = Field(default=None, validation_alias="GATEWAY_ROUTES")
     gateway_admin_key: str | None = Field(default=None, validation_alias="GATEWAY_ADMIN_KEY", repr=False)
+    gateway_privacy_key: str | None = Field(default=None, validation_alias="GATEWAY_PRIVACY_KEY", repr=False)
     gateway_url: str | None = Field(default=None, validation_alias="GATEWAY_URL")
     gateway_key: str | None = Field(default=None, validation_alias="GATEWAY_KEY", repr=False)
     port: int | None = Field(default=None, ge=0, le=65535, validation_alias="PORT")
@@ -64,9 +59,17 @@ class Settings(BaseSettings):
         default=None, ge=0, le=60, allow_inf_nan=False, validation_alias="RETRY_BACKOFF"
     )
     tool_breaker: int | None = Field(default=None, ge=1, validation_alias="CIRCUIT_BREAK_THRESHOLD")
+    confidence_threshold: float | None = Field(
+        default=None, ge=0, le=1, allow_inf_nan=False, validation_alias="CONFIDENCE_THRESHOLD"
+    )
     semantic_threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] | None = Field(
         default=None, validation_alias="SEMANTIC_ROUTE_THRESHOLD"
     )
+    context_window: int | None = Field(default=None, ge=2, le=100_000, validation_alias="CONTEXT_WINDOW_SIZE")
+    context_messages: int | None = Field(default=None, ge=2, le=100_000, validation_alias="CONTEXT_MAX_MESSAGES")
+    context_turns: int | None = Field(default=None, ge=1, le=1000, validation_alias="CONTEXT_RECENT_TURNS")
+    keep_pins: int | None = Field(default=None, ge=0, le=100, validation_alias="KEEPALIVE_K")
+    summary_every: int | None = Field(default=None, ge=1, le=1000, validation_alias="SUMMARY_INTERVAL")
 
     variables: Mapping[str, str] = Field(default_factory=dict, repr=False, exclude=True)
     warnings: tuple[str, ...] = Field(default=(), exclude=True)
@@ -75,6 +78,11 @@ class Settings(BaseSettings):
     def tool_rounds(self) -> int | None:
         """`MAX_TOOL_ROUNDS`, or its synonym `MAX_ITERATIONS`."""
         return self.max_tool_rounds if self.max_tool_rounds is not None else self.max_iterations
+
+    @property
+    def max_messages(self) -> int | None:
+        """`CONTEXT_WINDOW_SIZE`, or its synonym `CONTEXT_MAX_MESSAGES`."""
+        return self.context_window if self.context_window is not None else self.context_messages
 
 
 def read_settings(env_file: Path | None = Path(".env")) -> Settings:
@@ -138,6 +146,13 @@ def _contradictions(settings: Settings) -> list[Problem]:
     if rounds is not None and iterations is not None and rounds != iterations:
         problems.append(
             _problem(f"MAX_TOOL_ROUNDS ({rounds}) and MAX_ITERATIONS ({iterations}) mean the same; set one of them")
+        )
+    window, messages = settings.context_window, settings.context_messages
+    if window is not None and messages is not None and window != messages:
+        problems.append(
+            _problem(
+                f"CONTEXT_WINDOW_SIZE ({window}) and CONTEXT_MAX_MESSAGES ({messages}) mean the same; set one of them"
+            )
         )
     if settings.base_url is not None and settings.model_name is None:
         problems.append(_problem("BASE_URL is set and MODEL_NAME is not; set MODEL_NAME to a model of that server"))

@@ -1276,6 +1276,22 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "runs/test_chat_runs.py::test_a_round_of_reading_tools_is_recorded_too",
         ),
     ),
+    # --- Long conversations ---
+    _field_case(
+        54, "Whatever is cut, calls keep their results, and system and last user message stay; or it is refused."
+    ),
+    _field_case(55, "What cannot shrink enough is cut once more at most, and what does not fit is named."),
+    _field_case(56, "A giant result is shortened before anything else is lost; pinned facts stay."),
+    _field_case(57, "Tools and images are counted: the larger backend is asked, or the request refused early."),
+    _field_case(
+        58, "A call that was cut off poisons no later turn of its session: it is valid JSON, and has a result."
+    ),
+    _field_case(59, "Summaries read parts as what they are: no base64, no thoughts, no Python; a model is asked once."),
+    _field_case(60, "A failed turn is left out of its session, and turns of one session come one after the other."),
+    _field_case(
+        61,
+        "What the gateway adds fits strict templates: one system message in front, notes with the last user message.",
+    ),
     _field_case(
         62,
         "An emptied queue gets its streams and groups anew; recorded runs are queued again, with few words.",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.api.together import Together
+from gateway.approvals.desk import Desk
 from gateway.clock import Clock
 from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
@@ -13,6 +14,8 @@ from gateway.errors import Draining
 from gateway.observe.usage import UsageWriter
 from gateway.runs.acceptance import Acceptance
 from gateway.security.key_book import KeyBook
+from gateway.security.masking.vault import Vault
+from gateway.store.audit_records import Audit
 from gateway.store.kept import KeptRoutes
 from gateway.store.key_records import Keys
 from gateway.store.store import Traces
@@ -21,6 +24,7 @@ from gateway.tools.courier import Courier
 from gateway.tools.settling import Settling
 from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
+from gateway.turn.session import SessionKeeper
 from gateway.turn.snapshot import Snapshot
 
 
@@ -57,3 +61,7 @@ class Services:
     away: Callable[[], Sequence[str]]
     runs: Acceptance
     responding: Responding
+    desk: Desk
+    audit: Audit
+    sessions: SessionKeeper
+    vault: Vault

@@ -24,6 +24,8 @@ def answer_headers(turn: Turn) -> Headers:
     ]
     if turn.recalled:
         headers.append((b"x-gateway-replayed", b"true"))
+    if waits_for := turn.waits_for:
+        headers.append((b"x-gateway-approval", ",".join(waits_for).encode()))
     if decision.score is not None:
         headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
     if turn.standing is not None:
@@ -39,5 +41,7 @@ def _told_again(told: Mapping[str, Any]) -> Headers:
     ]
     if told.get("score") is not None:
         headers.append((b"x-gateway-score", f"{told['score']:.4f}".encode()))
+    if told.get("approval"):
+        headers.append((b"x-gateway-approval", str(told["approval"]).encode()))
     headers.append((b"x-gateway-replayed", b"true"))
     return headers

@@ -18,6 +18,7 @@ from gateway.backends.places import wait_for_place
 from gateway.backends.retry import Verdict, backoff_s, verdict
 from gateway.backends.tool_schemas import said_in
 from gateway.backends.watched import Key, WatchedBackend
+from gateway.chat.layout import laid_out
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
 from gateway.config.models import Balance
@@ -56,7 +57,7 @@ class Tier(NamedTuple):
 class _Try:
     """What is left for one backend."""
 
-    __slots__ = ("backend", "failures", "left", "moves", "not_before")
+    __slots__ = ("backend", "failures", "left", "moves", "not_before", "tighter")
 
     def __init__(self, backend: WatchedBackend, retries: int) -> None:
         self.backend = backend
@@ -65,12 +66,27 @@ class _Try:
         self.moves = backend.key_count - 1
         self.failures = 0
         self.not_before = 0.0
+        # It said that the prompt was too long: it may be asked once more, with less.
+        self.tighter = False
 
 
 class Attempt:
     """One request to one backend, its place taken and its breaker entered. Ends by `leave`, told or untold how."""
 
-    __slots__ = ("_known", "_left", "_ticket", "backend", "call", "key", "model", "number", "own", "started")
+    __slots__ = (
+        "_known",
+        "_left",
+        "_ticket",
+        "backend",
+        "call",
+        "key",
+        "model",
+        "number",
+        "own",
+        "started",
+        "was_cut",
+        "was_sent",
+    )
 
     def __init__(self, own: _Try, model: str, number: int, call: ModelCall, now: float) -> None:
         self.own = own
@@ -83,6 +99,23 @@ class Attempt:
         self._ticket = own.backend.breaker.enter()
         self._left = False
         self._known = False
+        self.was_sent = call.fit is None
+        self.was_cut = False
+
+    def fitted(self) -> ModelCall:
+        """What is sent: the call, cut down to what the backend takes, and in the order of messages that it takes.
+
+        Raises:
+            ContextTooLong: it does not fit.
+        """
+        call, config = self.call, self.backend.config
+        if call.fit is not None:
+            cut = call.fit(call, self.backend.name, config, tighter=self.own.tighter)
+            self.was_cut, self.was_sent = cut is not call, True
+            call = cut
+        if self.backend.layout is not None:
+            call = msgspec.structs.replace(call, messages=laid_out(call.messages, self.backend.layout))
+        return call
 
     @property
     def adapter(self) -> Backend:
@@ -107,7 +140,7 @@ class Attempt:
         breaker = self.backend.breaker
         if fault:
             breaker.failed(self._ticket, now)
-        elif found.kind in {"refused", "too_long"}:
+        elif self.was_sent and found.kind in {"refused", "too_long"}:
             breaker.answered(self._ticket, now)  # it understood the request well enough to refuse it
         else:
             breaker.left(self._ticket)
@@ -227,10 +260,13 @@ class Attempts:
         attempt.leave()
         if begun or not (found.again or found.elsewhere):
             raise error
+        if isinstance(error, ContextTooLong) and isinstance(self._last, ContextTooLong) and not attempt.was_sent:
+            error = ContextTooLong(f"{self._last.message} {error.message}", param=error.param)
         self._last = error
-        self._after(attempt.own, error, found, now)
+        self._after(attempt, error, found, now)
 
-    def _after(self, own: _Try, error: GatewayError, found: Verdict, now: float) -> None:
+    def _after(self, attempt: Attempt, error: GatewayError, found: Verdict, now: float) -> None:
+        own = attempt.own
         own.failures += 1
         if found.key and own.moves > 0 and not own.backend.rests_s(now):
             own.moves -= 1
@@ -238,11 +274,26 @@ class Attempts:
             return
         own.left = own.left - 1 if found.again else 0
         own.not_before = now + backoff_s(error, own.failures, self._dice)
+        if isinstance(error, ContextTooLong) and self._worth_cutting(attempt):
+            own.tighter = True
+            own.left = 1
+            own.not_before = now
+            return
         if isinstance(error, ContextTooLong):
             self._too_small.append(own.backend)
             for each in self._tries or ():
                 if self._is_too_small(each.backend):
                     each.left = 0
+
+    def _worth_cutting(self, attempt: Attempt) -> bool:
+        """Whether a backend that found the prompt too long is asked once more, with less: nobody else would take all of it."""
+        own = attempt.own
+        if self._call.fit is None or own.tighter or not attempt.was_sent:
+            return False
+        others = self._tier + 1 < len(self._tiers) or any(
+            each.left > 0 for each in self._tries or () if each is not own
+        )
+        return attempt.was_cut or not others
 
     def _enter(self, tier: Tier) -> list[_Try]:
         """Who may be asked in this tier, in order."""

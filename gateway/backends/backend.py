@@ -14,6 +14,20 @@ from gateway.chat.answer import Answer
 from gateway.chat.blocks import Message
 from gateway.chat.chunk import Chunk
 from gateway.chat.schemas.dialect import SchemaDialect
+from gateway.config.models import BackendConfig
+from gateway.security.masking.messages import Conversation
+
+
+class Fit(Protocol):
+    """What makes a conversation fit the backend that is asked."""
+
+    def __call__(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
+        """The call as this backend gets it; `tighter` once it has said that it was too long.
+
+        Raises:
+            ContextTooLong: it does not fit whatever is left out. Of a `tighter` one also where nothing can be left out.
+        """
+        ...
 
 
 class ModelCall(msgspec.Struct, frozen=True):
@@ -30,6 +44,8 @@ class ModelCall(msgspec.Struct, frozen=True):
             the `*` in the backend's own model.
         tokens: an estimate of the prompt's tokens; 0 where nobody asked for one.
         tools_in: the `tools` array in another dialect of schemas than `whole`, or None where that makes no difference.
+        fit: makes the conversation fit a backend, or None where it is sent as it is.
+        private: what is private in the turn, to be masked for backends that may not see it; None where nothing is.
     """
 
     messages: tuple[Message, ...]
@@ -40,6 +56,8 @@ class ModelCall(msgspec.Struct, frozen=True):
     wanted: str = ""
     tokens: int = 0
     tools_in: Callable[[SchemaDialect], bytes | None] | None = None
+    fit: Fit | None = None
+    private: Conversation | None = None
 
 
 class Backend(Protocol):

@@ -13,6 +13,7 @@ from gateway.backends.backend import Backend
 from gateway.backends.breaker import Breaker
 from gateway.backends.places import Places
 from gateway.backends.tool_schemas import dialect_of
+from gateway.chat.layout import Layout
 from gateway.config.models import BackendConfig
 from gateway.errors import GatewayError
 from gateway.observe.metrics import BackendStanding
@@ -77,6 +78,7 @@ class WatchedBackend:
         first_token: seconds to the first content of a stream.
         whole: seconds of answers that are not streamed.
         tool_schemas: the dialect of schemas it takes tools in.
+        layout: the order of messages it insists on, or None.
     """
 
     def __init__(self, adapters: Sequence[Backend], config: BackendConfig) -> None:
@@ -87,6 +89,7 @@ class WatchedBackend:
         self.first_token = Pace()
         self.whole = Pace()
         self.tool_schemas = dialect_of(config)
+        self.layout = _layout(config)
         self._keys = tuple(Key(adapter) for adapter in adapters)
         self._turn = 0
 
@@ -131,3 +134,9 @@ class WatchedBackend:
         """Close every adapter."""
         for key in self._keys:
             await key.adapter.close()
+
+
+def _layout(config: BackendConfig) -> Layout | None:
+    able = config.capabilities
+    layout = Layout(not able.system_anywhere, not able.developer_role, able.alternation)
+    return None if layout == Layout() else layout

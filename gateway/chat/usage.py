@@ -95,8 +95,8 @@ class WireUsage(msgspec.Struct):
 
     @property
     def blank(self) -> bool:
-        """Whether it counts nothing: an estimate serves better."""
-        return self._prompt is None and self._completion is None and not self.total_tokens
+        """Whether it counts nothing: an estimate serves better. No answer takes no tokens at all, whatever servers say."""
+        return not (self._prompt or self._completion or self.total_tokens)
 
     @property
     def _prompt(self) -> float | None:
@@ -113,6 +113,8 @@ class WireUsage(msgspec.Struct):
         asked, answered = self._prompt, self._completion
         if asked is None:
             asked = (self.total_tokens or 0) - (answered or 0)
+        if prompt is completion and self.cached_tokens is None:  # no details at all
+            return Usage(_count(asked), _count(answered))
         return Usage(
             _count(asked),
             _count(answered),

@@ -85,6 +85,8 @@ def load_files(
     if config is not None:
         routes = _with_environment_model(config, routes, environment_model)
         problems += _route_problems(config, routes, places)
+        if document is not None:
+            problems += _exempt_problems(config, routes, document, places)
         if document is not None and not _errors(problems):
             problems += _unknown_to_keys(config, [route.route for route in routes], document)
     calibration = None
@@ -181,15 +183,43 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
             f"`router.default` names no model: there is no `{router.default}`{_near(router.default, config.models)}"
         )
         problems.append(document.problem(("router", "default"), message))
-    condenser = config.tools.extract.model
-    if condenser is not None and config.aliases.get(condenser, condenser) not in config.models:
-        message = f"there is no model `{condenser}` to condense results{_near(condenser, config.models)}"
-        problems.append(document.problem(("tools", "extract", "model"), message))
+    problems += _helper_problems(config, document)
     if not config.storage.database.startswith(("sqlite:///", "postgresql://", "postgres://", "postgresql+asyncpg://")):
         message = "`storage.database` must begin with `sqlite:///` or `postgresql://`; others are not supported"
         problems.append(document.problem(("storage", "database"), message))
     problems += schedule_problems(config, document)
-    return problems + _key_problems(config, document)
+    return problems + _key_problems(config, document) + _webhook_problems(config, document)
+
+
+def _helper_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """Models that are asked beside a turn's own."""
+    named: list[tuple[tuple[str, ...], str | None, str]] = [
+        (("tools", "extract", "model"), config.tools.extract.model, "condense results"),
+        (("context", "summary", "model"), config.context.summary.model, "write summaries"),
+    ]
+    return [
+        document.problem(place, f"there is no model `{name}` to {what}{_near(name, config.models)}")
+        for place, name, what in named
+        if name is not None and config.aliases.get(name, name) not in config.models
+    ]
+
+
+def _exempt_problems(
+    config: GatewayConfig, routes: tuple[RouteConfig, ...], document: Document, places: dict[str, Document]
+) -> list[Problem]:
+    """Backends that may see what is private, and are not there: one that is misspelt would be sent placeholders."""
+    said = [(config.privacy.exempt_backends, document)]
+    said += [
+        (route.privacy.exempt_backends or (), places[route.route]) for route in routes if route.privacy is not None
+    ]
+    return [
+        where.problem(
+            ("privacy", "exempt_backends", index), f"there is no backend `{name}`{_near(name, config.backends)}"
+        )
+        for names, where in said
+        for index, name in enumerate(names)
+        if name not in config.backends
+    ]
 
 
 def _fallback_problems(config: GatewayConfig, document: Document) -> list[Problem]:
@@ -225,6 +255,16 @@ def _stand_in_problems(config: GatewayConfig, document: Document) -> list[Proble
                 message = f"there is no model `{named}`{_near(meant, known)}"
                 problems.append(document.problem(("models", name, part), message))
     return problems
+
+
+def _webhook_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    return [
+        document.problem(
+            ("approvals", "webhooks", index), f"there is no webhook `{name}`{_near(name, config.webhooks)}"
+        )
+        for index, name in enumerate(config.approvals.webhooks)
+        if name not in config.webhooks
+    ]
 
 
 def _key_problems(config: GatewayConfig, document: Document) -> list[Problem]:

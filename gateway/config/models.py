@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from gateway.chat.schemas.dialect import SchemaDialect
+from gateway.config.approvals import ApprovalsConfig
+from gateway.config.context import ContextConfig, RouteContextConfig
 from gateway.config.http_tools import HttpServiceConfig
 from gateway.config.limits import (
     Budgets,
@@ -27,6 +29,7 @@ from gateway.config.limits import (
     TeamConfig,
 )
 from gateway.config.mcp_servers import McpServerConfig
+from gateway.config.privacy import PrivacyConfig, RoutePrivacy
 from gateway.config.runs import RunsConfig, WebhookConfig
 from gateway.config.section import Name, NonEmpty, Section, no_truth_value
 
@@ -113,6 +116,13 @@ class Capabilities(Section):
     tools: bool = True
     vision: bool = True
     json_schema: bool = True
+    system_anywhere: bool = Field(
+        default=True, description="`false`: one system message, in front; others are joined to it."
+    )
+    developer_role: bool = Field(default=True, description="`false`: `developer` messages are sent as `system`.")
+    alternation: bool = Field(
+        default=False, description="`true`: users and assistants take turns; messages of one in a row are joined."
+    )
 
 
 class BackendConfig(Section):
@@ -440,6 +450,9 @@ class GatewayConfig(Section):
     limits: CallerLimits = CallerLimits()
     budgets: CallerBudgets = CallerBudgets()
     idempotency: IdempotencyConfig = IdempotencyConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    approvals: ApprovalsConfig = ApprovalsConfig()
+    context: ContextConfig = ContextConfig()
     runs: RunsConfig = RunsConfig()
     observe: ObserveConfig = ObserveConfig()
     webhooks: dict[Name, WebhookConfig] = Field(default_factory=dict)
@@ -494,6 +507,8 @@ class RouteConfig(Section):
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
     limits: Limits = Limits()
+    privacy: RoutePrivacy | None = Field(default=None, description="Laid over the gateway's.")
+    context: RouteContextConfig = RouteContextConfig()
 
     @model_validator(mode="after")
     def _can_match(self) -> RouteConfig:

@@ -63,7 +63,7 @@ class RunsConfig(Section):
     schedules: dict[Name, ScheduleConfig] = Field(default_factory=dict)
 
 
-WebhookEvent = Literal["response.completed", "response.failed"]
+WebhookEvent = Literal["response.completed", "response.failed", "approval.requested"]
 
 
 def signing_key(secret: str) -> bytes:
@@ -81,11 +81,11 @@ def signing_key(secret: str) -> bytes:
 
 
 class WebhookConfig(Section):
-    """Where the end of runs is told, by Standard Webhooks."""
+    """Where the end of runs, and what waits for approval, is told, by Standard Webhooks."""
 
     url: NonEmpty = Field(repr=False)
     secret: NonEmpty = Field(repr=False, description="The signing key: `whsec_` and base64, or any text.")
-    events: tuple[WebhookEvent, ...] = ("response.completed", "response.failed")
+    events: tuple[WebhookEvent, ...] = ("response.completed", "response.failed", "approval.requested")
 
     @field_validator("url")
     @classmethod

@@ -12,18 +12,13 @@ _GATEWAY: Final = (
     "server.cors_origins",
     "backends.*.capabilities.parallel_tools",
     "backends.*.capabilities.streaming",
-    "backends.*.capabilities.system_anywhere",
-    "backends.*.capabilities.developer_role",
-    "backends.*.capabilities.alternation",
     "backends.*.capabilities.text_tool_calls",
-    "approvals",
     "on_failure",
-    "context",
-    "privacy",
+    "context.memory",
     "runs.join_timeout_s",
     "observe.otlp",
 )
-_ROUTE: Final = ("context", "privacy", "on_failure")
+_ROUTE: Final = ("on_failure",)
 
 GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
 ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)

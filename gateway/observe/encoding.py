@@ -12,19 +12,35 @@ from typing import Any, Final, Literal
 import msgspec
 
 from gateway.observe.events import Event, Recorder
+from gateway.observe.masked import is_touched, masked_events
 from gateway.observe.redaction import Redactor
+from gateway.security.masking.messages import Conversation
 from gateway.store.store import TraceRow
 
 Content = Literal["masked", "none"]
 
 # What people and models said. Everything else in an event is names, numbers and states.
 _SAID: Final = frozenset(
-    {"messages", "content", "arguments", "raw", "whole", "error", "message", "text", "candidates", "matched"}
+    {
+        "messages",
+        "content",
+        "arguments",
+        "raw",
+        "whole",
+        "error",
+        "message",
+        "text",
+        "candidates",
+        "matched",
+        "pins",
+        "summary",
+    }
 )
 # The last event of a trace: its `data` sums the turn up.
-_LAST: Final = frozenset({"turn.finished", "turn.failed", "turn.cancelled", "request.refused"})
+_LAST: Final = frozenset({"turn.finished", "turn.failed", "turn.cancelled", "request.refused", "approval.executed"})
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=repr)
+_quick: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(list[Event])
 
 
@@ -37,9 +53,24 @@ def summary(trace: Recorder) -> Mapping[str, Any]:
 
 def encode_events(events: Sequence[Event], content: Content = "masked", redactor: Redactor | None = None) -> bytes:
     """The events as a JSON list, without secrets; with `content="none"` without anything anybody said."""
-    kept = [_plain(event) if content == "masked" else _without_content(event) for event in events]
-    encoded = _encoded(kept)
+    encoded = _as_it_is(events) if content == "masked" else None
+    if encoded is None:
+        encoded = _encoded([_plain(event) if content == "masked" else _without_content(event) for event in events])
     return encoded if redactor is None else redactor.clean_json(encoded)
+
+
+def _as_it_is(events: Sequence[Event]) -> bytes | None:
+    """The events, where each is JSON already; None where something in them has to be read first."""
+    messages = events[0].data.get("messages") if events else None
+    if messages and type(messages[0]) is not msgspec.Raw:
+        return None
+    try:
+        encoded = _quick.encode(events)
+        if not encoded.isascii():
+            encoded.decode()
+    except (UnicodeError, RecursionError, TypeError, ValueError):
+        return None
+    return encoded
 
 
 def _encoded(kept: list[Event]) -> bytes:
@@ -56,8 +87,16 @@ def decode_events(events: bytes) -> list[Event]:
     return _decoder.decode(events) if events else []
 
 
-def trace_row(trace: Recorder, content: Content = "masked", redactor: Redactor | None = None) -> TraceRow:
-    """The row that is kept of a finished turn."""
+def trace_row(
+    trace: Recorder,
+    content: Content = "masked",
+    redactor: Redactor | None = None,
+    private: Conversation | None = None,
+) -> TraceRow:
+    """The row that is kept of a finished turn, with placeholders for what is `private`."""
+    events = encode_events(trace.events, content, redactor)
+    if private is not None and is_touched(private, events):
+        events = masked_events(private, events)
     last = summary(trace)
     started = trace.events[0].at if trace.events else 0.0
     finished = trace.events[-1].at if trace.events else 0.0
@@ -79,7 +118,7 @@ def trace_row(trace: Recorder, content: Content = "masked", redactor: Redactor |
         prompt_tokens=int(last.get("prompt_tokens") or 0),
         completion_tokens=int(last.get("completion_tokens") or 0),
         version=last.get("version"),
-        events=encode_events(trace.events, content, redactor),
+        events=events,
     )
 
 

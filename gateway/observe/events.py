@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from gateway.clock import Clock
+from gateway.security.masking.messages import Conversation
 
 EventType = Literal[
     "request.received",
@@ -21,6 +22,12 @@ EventType = Literal[
     "tools.offered",
     "tools.withheld",
     "tools.left_out",
+    "context.counted",
+    "context.windowed",
+    "context.summarised",
+    "session.opened",
+    "session.kept",
+    "session.left_out",
     "cache.asked",
     "cache.failed",
     "round.started",
@@ -32,6 +39,10 @@ EventType = Literal[
     "tool.started",
     "tool.finished",
     "guard.decided",
+    "approval.requested",
+    "approval.decided",
+    "approval.told",
+    "approval.executed",
     "state.changed",
     "journal.written",
     "effect.started",
@@ -77,15 +88,17 @@ class Recorder:
         trace_id: 32 hex digits.
         owner: who the turn belongs to.
         events: in the order they happened.
+        private: what is private in the turn, or None where nothing is looked for.
     """
 
-    __slots__ = ("_clock", "_live", "events", "owner", "trace_id")
+    __slots__ = ("_live", "_now", "events", "owner", "private", "trace_id")
 
     def __init__(self, trace_id: str, owner: str, clock: Clock, live: tuple[LiveSubscriber, ...] = ()) -> None:
         self.trace_id = trace_id
         self.owner = owner
         self.events: list[Event] = []
-        self._clock = clock
+        self.private: Conversation | None = None
+        self._now = clock.now
         self._live = live
 
     def follow(self, listener: LiveSubscriber) -> None:
@@ -94,8 +107,9 @@ class Recorder:
 
     def emit(self, kind: EventType, **data: Any) -> None:
         """Record one event. `data` must be encodable as JSON."""
-        event = Event(len(self.events), kind, self._clock.now(), data)
-        self.events.append(event)
+        events = self.events
+        event = Event(len(events), kind, self._now(), data)
+        events.append(event)
         for listener in self._live:
             listener.happened(self, event)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gateway.clock import Clock
@@ -63,6 +63,7 @@ class Engine:
         config, webhooks: the settings as they are now.
         tally: counts.
         clock: for times and waits.
+        laid_aside: told of the approvals for which a run was laid aside.
         stages: from where runs go on that are begun again.
         keys_s: seconds for which an `Idempotency-Key` means the same run.
 
@@ -90,6 +91,7 @@ class Engine:
         stages: Stages,
         keys_s: Callable[[], float] = lambda: KEYS_S,
         pace: Pace = USUAL_PACE,
+        laid_aside: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> None:
         self.executes = executes
         self.counts: Mapping[str, int] = {}
@@ -111,6 +113,7 @@ class Engine:
             clock,
             config,
             lease_s=pace.lease_s,
+            laid_aside=laid_aside,
         )
         schedules = Schedules(self.runs, lambda: config().schedules, named, clock)
         self._keeper = Keeper(

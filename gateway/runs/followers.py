@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.approvals.desk import EXECUTES
 from gateway.config.runs import WebhookConfig
 from gateway.store.run_records import RunRow
 
@@ -45,7 +46,8 @@ class Followers:
     def of(self, run: RunRow, status: str, now: float) -> Sequence[RunRow]:
         """The deliveries that follow the end of a run."""
         event = f"response.{status}"
-        if run.kind == KIND:
+        if run.kind == KIND or run.kind in EXECUTES.values():
+            # Deliveries themselves, and what was approved: its own end is told by its turn.
             return []
         return [
             _delivery(run, name, event, now) for name, webhook in self._webhooks().items() if event in webhook.events

@@ -16,7 +16,7 @@ import structlog
 
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig
-from gateway.errors import ConfigStale, Draining, GatewayError, QueueFull, RateLimited, StoreUnavailable
+from gateway.errors import AwaitsApproval, ConfigStale, Draining, GatewayError, QueueFull, RateLimited, StoreUnavailable
 from gateway.runs.ending import Ending
 from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue, Taken
@@ -89,6 +89,7 @@ class Worker:
         clock: for times and waits.
         config: how many at once, how often.
         lease_s: seconds a run is held without a sign of life.
+        laid_aside: told of the approvals for which a run was laid aside: one of them may be settled by then.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Worker:
         config: Callable[[], RunsConfig],
         *,
         lease_s: float = LEASE_S,
+        laid_aside: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._records = records
         self._queue = queue
@@ -117,6 +119,7 @@ class Worker:
         self._clock = clock
         self._config = config
         self._lease_s = lease_s
+        self._laid_aside = laid_aside
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slot = asyncio.Event()
@@ -261,6 +264,8 @@ class Worker:
             await self._ending.failed(run, _error("The run's handler gave up.", "internal_error"), retryable=True)
         except (ConfigStale, Draining):
             await self._ending.not_yet(run)
+        except AwaitsApproval as waits:
+            await self._lay_aside(running, waits)
         except GatewayError as error:
             if running.why == "cancelled":
                 await self._stopped(running)
@@ -306,6 +311,19 @@ class Worker:
             return await handler.came_of(run)
         except StoreUnavailable:
             return None
+
+    async def _lay_aside(self, running: _Running, waits: AwaitsApproval) -> None:
+        """Nobody holds the run until a human has decided, or time has run out."""
+        run = running.run
+        progress = {**(run.progress or {}), "state": "waiting_approval", "approvals": list(waits.approvals)}
+        with contextlib.suppress(StoreUnavailable):
+            await self._records.report(run, progress)
+        await self._ending.give_back(run, waits.until, counted=False)
+        if self._laid_aside is not None:
+            try:
+                await self._laid_aside(waits.approvals)
+            except StoreUnavailable as error:
+                _log.warning("a run that waits for approval could not be looked at again", reason=error.message)
 
     async def _still_writes(self, run: RunRow) -> bool:
         try:

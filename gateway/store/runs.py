@@ -43,7 +43,7 @@ class SqlRuns:
                     pass
                 else:
                     return rows
-            return [await _added(connection, row, keys_since) for row in rows]
+            return [await added_run(connection, row, keys_since) for row in rows]
 
     async def forget(self, ids: Collection[str]) -> None:
         """Forget runs that could not be queued."""
@@ -171,7 +171,7 @@ class SqlRuns:
             if (await connection.execute(update(runs).where(_held(run)).values(**values))).rowcount != 1:
                 return False
             for row in followers:
-                await _added(connection, row)
+                await added_run(connection, row)
         return True
 
     async def give_back(
@@ -407,7 +407,8 @@ def _held(run: RunRow) -> Any:
     return and_(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.holder == run.holder, runs.c.status.in_(_HELD))
 
 
-async def _added(connection: AsyncConnection, row: RunRow, keys_since: float = 0.0) -> RunRow:
+async def added_run(connection: AsyncConnection, row: RunRow, keys_since: float = 0.0) -> RunRow:
+    """Record a run in a transaction that is under way; one that is known stays as it is, and is answered. See `RunRecords.add`."""
     if row.idempotency_key is not None:
         mine = and_(runs.c.owner == row.owner, runs.c.idempotency_key == row.idempotency_key)
         old = and_(mine, runs.c.created_at < keys_since, runs.c.status.in_(tuple(ENDED)))

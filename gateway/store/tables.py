@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0006"
+HEAD: Final = "0010"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -284,6 +284,17 @@ key_secrets: Final = Table(
     Index(None, "key_id"),
 )
 
+# What placeholders for private data stand for: sealed with a key of the owner's that is not in here.
+private_values: Final = Table(
+    "private_values",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("placeholder", String(64), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Index(None, "expires_at"),
+)
+
 # What was used, added up: a row for each day (in `budgets.timezone`), owner and what answered. Empty text where there is none;
 # `tags` is a sorted JSON list. `cost` is in billionths of the currency; `unpriced` counts turns in which the price of some
 # tokens was not known.
@@ -307,4 +318,135 @@ usage: Final = Table(
     Column("cost", BigInteger, nullable=False),
     Column("unpriced", BigInteger, nullable=False),
     Index(None, "key", "day"),
+)
+
+# Calls that wait for a human, and what became of them. `arguments` is JSON, canonical, `why` and `headers` JSON. One of a call.
+approvals: Final = Table(
+    "approvals",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("user", Text),
+    Column("team", Text),
+    Column("session", Text),
+    Column("turn_id", String(64), nullable=False),
+    Column("trace_id", String(32), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("call_id", Text, nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("spec_hash", String(64), nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("arguments_hash", String(64), nullable=False),
+    Column("headers", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("code", String(16)),
+    Column("wrong", Integer, nullable=False),
+    Column("route", Text),
+    Column("version", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("decided_at", Float),
+    Column("decided_by", Text),
+    Column("reason", Text),
+    Column("run_id", String(64)),
+    Column("ok", Boolean),
+    Column("content", Text),
+    Column("finished_at", Float),
+    Column("told_at", Float),
+    UniqueConstraint("owner", "turn_id", "round", "position"),
+    Index(None, "owner", "created_at"),
+    Index(None, "status", "created_at"),
+    Index(None, "owner", "session"),
+    Index(None, "owner", "arguments_hash"),
+)
+
+# What is owed to undo: a row for each effect of a turn that failed, undone the last first. `arguments` is JSON; `made_id` names
+# the effect that undoes it, once it is begun.
+compensations: Final = Table(
+    "compensations",
+    metadata,
+    Column("effect_id", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("turn_id", String(64), nullable=False),
+    Column("run_id", String(64), nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("undoes", Text, nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("made_id", String(64)),
+    Column("status", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("error", Text),
+    Column("created_at", Float, nullable=False),
+    Column("finished_at", Float),
+    Index(None, "turn_id"),
+    Index(None, "run_id"),
+    Index(None, "made_id"),
+)
+
+# The audit log: each entry holds the hash of the one before it. `arguments` is JSON, masked.
+audit: Final = Table(
+    "audit",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("tool", Text),
+    Column("arguments", Text),
+    Column("arguments_hash", String(64)),
+    Column("decision", Text),
+    Column("version", Text),
+    Column("outcome", Text),
+    Column("before", String(64), nullable=False),
+    Column("hash", String(64), nullable=False),
+)
+
+# Where the audit log ends: entries that were cut off at its end are missed by it. One row.
+audit_head: Final = Table(
+    "audit_head",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", Integer, nullable=False),
+    Column("hash", String(64), nullable=False),
+)
+
+# Sessions: conversations that the gateway keeps. `head` is the JSON list of system messages in front, `first` and `end` the
+# positions of its messages. One turn at a time holds it.
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("revision", Integer, nullable=False, server_default="0"),
+    Column("head", LargeBinary, nullable=False, default=b"[]"),
+    Column("first", Integer, nullable=False, server_default="0"),
+    Column("end", Integer, nullable=False, server_default="0"),
+    Column("size", Integer, nullable=False, server_default="0"),
+    Column("last", Integer, nullable=False, server_default="0"),
+    Column("last_print", String(64), nullable=False, server_default=""),
+    Column("holder", Text, nullable=False, server_default=""),
+    Column("held_until", Float, nullable=False, server_default="0"),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    UniqueConstraint("owner", "name"),
+    Index(None, "expires_at"),
+)
+
+# What was said in them; `message` is JSON in Chat Completions' form.
+session_messages: Final = Table(
+    "session_messages",
+    metadata,
+    Column("session", Integer, ForeignKey("sessions.number", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("message", LargeBinary, nullable=False),
 )

@@ -18,7 +18,7 @@ from gateway.chat.blocks import ToolCall
 from gateway.clock import Clock
 from gateway.observe.events import Recorder
 from gateway.store.turn_records import EffectRow
-from gateway.tools.errand import Errand, emit_finished, ended_by, judged
+from gateway.tools.errand import Errand, Gate, emit_finished, ended_by, judged
 from gateway.tools.guards.condensed import Condense
 from gateway.tools.guards.names import UnknownTool, find
 from gateway.tools.guards.paging import READ_RESULT
@@ -76,6 +76,9 @@ class Courier:
         remembered: Remembered | None = None,
         condense: Condense | None = None,
         pictures: bool = False,
+        gate: Gate | None = None,
+        confidences: Mapping[str, float | None] | None = None,
+        hooked: bool = False,
     ) -> tuple[Outcome, ...]:
         """Run calls and answer in their order, whatever order they finish in.
 
@@ -90,6 +93,9 @@ class Courier:
             remembered: the turn's memory of its calls; without it nothing is told of repetitions, and no result can be read on.
             pictures: whether the model is shown the pictures that tools return, or only their description.
             condense: asks a model for what matters in a long result; None where nobody does.
+            gate: what every call has to pass before it is made; None where nothing stops any.
+            confidences: how sure the model is of calls, by id.
+            hooked: whether `before_tool` hooks have seen these calls already.
 
         Raises:
             StoreUnavailable: the ledger cannot be written; the call was not made.
@@ -97,7 +103,19 @@ class Courier:
         Cancelling it cancels the reading tools and waits for them, a second at most; a writing tool that has started goes
         on by itself.
         """
-        errand = Errand(offered, context_for, record, registry, place_for, remembered, condense, pictures)
+        errand = Errand(
+            offered,
+            context_for,
+            record,
+            registry,
+            place_for,
+            remembered,
+            condense,
+            pictures,
+            gate,
+            confidences or {},
+            hooked,
+        )
         if not parallel or len(calls) == 1:
             outcomes = [await self._one(call, errand) for call in calls]
         else:
@@ -126,7 +144,7 @@ class Courier:
             read, salvaged = read_arguments(call.arguments)
             validator = errand.validator(spec)
             arguments = validator.validate(read)
-            if hooks["before_tool"]:
+            if hooks["before_tool"] and not errand.hooked:
                 asked = Call(call.id, call.name, arguments)
                 arguments = await before_tool(hooks["before_tool"], asked, context, validator, errand.record)
         except (InvalidArguments, CallFailed, ToolFatal, ToolRetry) as error:
@@ -138,6 +156,10 @@ class Courier:
         else:
             if salvaged:
                 errand.decided(call, "arguments", "salvaged")
+            if errand.gate is not None:
+                stopped = await errand.gate(call, spec, arguments, errand.confidences.get(call.id))
+                if stopped is not None:
+                    return self._stopped(call, arguments, stopped, started, errand)
             started_data = {"name": call.name, "call_id": call.id, "arguments": arguments}
             errand.record.emit("tool.started", **started_data, **({"raw": call.arguments} if salvaged else {}))
             done = await self._do(call, spec, arguments, context, errand)
@@ -167,6 +189,18 @@ class Courier:
             outcome = msgspec.structs.replace(outcome, content=shown.content)
         self._running.keep(shown, outcome, errand)
         emit_finished(errand.record, outcome, done, shown)
+        return outcome
+
+    def _stopped(
+        self, call: ToolCall, arguments: dict[str, Any], done: Done, started: float, errand: Errand
+    ) -> Outcome:
+        """The outcome of a call that a gate has stopped; what was done of it was seen by hooks then."""
+        seconds = self._clock.monotonic() - started
+        outcome = Outcome(
+            call.id, call.name, done.ok, done.content, None, seconds, arguments, done.error, approval=done.approval
+        )
+        if done.approval is None:
+            emit_finished(errand.record, outcome, done, Shown(done.content))
         return outcome
 
     async def _do(

@@ -42,6 +42,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
     ("allowed_roles", _are_names, "a list of roles"),
     ("requires", _are_names, "a list of tools' names"),
     ("result_fields", _are_names, "a list of paths"),
+    ("sensitive", _are_names, "a list of parameters' names and of paths in the result"),
     ("cache_ttl_s", _is_number, "a number"),
     ("shared_cache", _is_flag, "True or False"),
     ("price", _is_number, "a number"),
@@ -51,6 +52,13 @@ _KINDS: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
         "a list of parameters' names, or a function",
     ),
     ("probe", lambda value: value is None or callable(value), "a function"),
+    ("needs_confirmation", _is_flag, "True or False"),
+    ("confidence_gate", _is_flag, "True or False"),
+    (
+        "compensate",
+        lambda value: value is None or isinstance(value, str) or callable(value),
+        "a tool, or a tool's name",
+    ),
 )
 
 
@@ -81,7 +89,12 @@ def _wrong(declaration: Declaration) -> list[str]:
     for argument, amount in (("cache_ttl_s", declaration.cache_ttl_s), ("price", declaration.price)):
         if amount < 0:
             found.append(f"`{argument}` must be 0 or more, got {amount!r}")
-    for argument, value in (("idempotency_key", declaration.idempotency_key), ("probe", declaration.probe)):
+    only_writing = (
+        ("idempotency_key", declaration.idempotency_key),
+        ("probe", declaration.probe),
+        ("compensate", declaration.compensate),
+    )
+    for argument, value in only_writing:
         if value is not None and not declaration.writes:
             found.append(f"`{argument}` is for tools with `writes=True`")
     if declaration.writes and declaration.cache_ttl_s:

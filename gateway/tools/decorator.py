@@ -48,12 +48,16 @@ class Declaration:
     allowed_roles: tuple[str, ...]
     requires: tuple[str, ...]
     result_fields: tuple[str, ...]
+    sensitive: tuple[str, ...]
     cache_ttl_s: float
     shared_cache: bool
     price: float
     check: Check | None
     idempotency_key: tuple[str, ...] | Callable[..., Any] | None
     probe: Callable[..., Any] | None
+    needs_confirmation: bool
+    confidence_gate: bool
+    compensate: Any
     unserved: tuple[str, ...]
 
     @property
@@ -129,17 +133,18 @@ def tool(
             what `tools.retries` says by default.
         writes: whether it changes something outside.
         deletes: whether what it changes is gone then; by the words of its name by default. What deletes also writes.
-        needs_confirmation: not served by this version.
-        confidence_gate: not served by this version.
+        needs_confirmation: whether a human has to approve each call before it is made.
+        confidence_gate: whether a human has to approve a call that the model is not sure of (`approvals.confidence`).
         allowed_roles: roles that may be offered it; empty for everybody.
         requires: tools that must have succeeded in the thread before it is offered.
-        sensitive: not served by this version.
+        sensitive: names of parameters, and paths in the result, whose values are private: models, traces and logs get placeholders.
         result_fields: what of a result the model sees, as paths of keys: `status`, `items.name`; everything by default.
         cache_ttl_s: seconds a result may be used again for the same arguments; 0 for never. Not for writing tools.
         shared_cache: whether a kept result may be another owner's too.
         idempotency_key: what makes two calls of a writing tool one effect: names of parameters, or a callable that takes the
             arguments by name and returns a JSON value. By default each call is an effect of its own.
-        compensate: not served by this version.
+        compensate: the tool that undoes what a writing tool did, as its function or its name. Its parameters are filled by name
+            from the result, then from the arguments.
         probe: finds out whether a call of a writing tool took effect when nobody saw its end: a function, plain or async,
             that takes what the tool takes and returns None where it did not happen, else what the tool would have returned.
         check: a self-check: a function without arguments, plain or async, that raises when the tool cannot work; or, for a
@@ -148,12 +153,7 @@ def tool(
 
     What is not served is refused when the plugin is loaded, with the file and line of the declaration.
     """
-    later = {
-        "needs_confirmation": needs_confirmation,
-        "confidence_gate": confidence_gate,
-        "sensitive": sensitive,
-        "compensate": compensate,
-    }
+    later = {"compensate": compensate}
 
     def declare(function: F) -> F:
         called = name if isinstance(name, str) else function.__name__
@@ -170,12 +170,16 @@ def tool(
             allowed_roles=_listed(allowed_roles),
             requires=_listed(requires),
             result_fields=_listed(result_fields),
+            sensitive=_listed(sensitive),
             cache_ttl_s=cache_ttl_s,
             shared_cache=shared_cache,
             price=price,
             check=check,
             idempotency_key=idempotency_key if callable(idempotency_key) else _listed(idempotency_key or ()) or None,
             probe=probe,
+            needs_confirmation=needs_confirmation,
+            confidence_gate=confidence_gate,
+            compensate=compensate,
             unserved=tuple(argument for argument, value in later.items() if value),
         )
         setattr(function, _ATTRIBUTE, declaration)
@@ -264,6 +268,14 @@ def declared_in(module: ModuleType) -> list[Declaration]:
     """The tools whose functions a module itself defines, in their order, added or not."""
     found = (getattr(value, _ATTRIBUTE, None) for value in vars(module).values())
     return [each for each in found if isinstance(each, Declaration) and each.function.__module__ == module.__name__]
+
+
+def tool_named(tool_or_name: Any) -> str | None:
+    """The name of a tool that is given as its function or by its name; None where it is neither."""
+    declaration = getattr(tool_or_name, _ATTRIBUTE, None)
+    if isinstance(declaration, Declaration):
+        return declaration.name
+    return tool_or_name if isinstance(tool_or_name, str) and tool_or_name else None
 
 
 def deletes_by_name(name: str) -> bool:

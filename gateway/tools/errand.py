@@ -5,7 +5,7 @@ Knows the words a model is told. Does not run anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,12 +15,16 @@ from gateway.observe.events import Recorder
 from gateway.tools.guards.condensed import Condense
 from gateway.tools.guards.paging import READ_RESULT, READ_RESULT_ARGUMENTS
 from gateway.tools.guards.remembered import Remembered, repeated
+from gateway.tools.guards.withdraw import WITHDRAW, WITHDRAW_ARGUMENTS
 from gateway.tools.ledger import EffectPlace
 from gateway.tools.outcome import Done, Outcome, OutcomeUnknown
 from gateway.tools.registry import Registry
 from gateway.tools.result import Shown, failure
 from gateway.tools.spec import InvalidArguments, ToolContext, ToolFatal, ToolRetry, ToolSpec
 from gateway.tools.validate import ArgumentValidator
+
+# What a call has to pass before it is made: its tool, its arguments, and how sure the model is of it. What comes of a call that is stopped.
+Gate = Callable[[ToolCall, ToolSpec, dict[str, Any], float | None], Awaitable[Done | None]]
 
 # Most of a shortened result's whole text that goes into the trace.
 MAX_TRACED_CHARS = 262_144
@@ -41,6 +45,9 @@ class Errand(msgspec.Struct, frozen=True):
     remembered: Remembered | None = None
     condense: Condense | None = None
     pictures: bool = False
+    gate: Gate | None = None
+    confidences: Mapping[str, float | None] = {}
+    hooked: bool = False
     corrected: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
@@ -50,7 +57,9 @@ class Errand(msgspec.Struct, frozen=True):
 
     def validator(self, spec: ToolSpec) -> ArgumentValidator:
         """What validates a tool's arguments."""
-        return READ_RESULT_ARGUMENTS if spec is READ_RESULT else self.registry.validator(spec)
+        if spec.provider == READ_RESULT.provider:
+            return WITHDRAW_ARGUMENTS if spec is WITHDRAW else READ_RESULT_ARGUMENTS
+        return self.registry.validator(spec)
 
     def decided(self, call: ToolCall, guard: str, decision: str, **more: Any) -> None:
         """Leave a guard's decision in the trace."""

@@ -30,6 +30,7 @@ class Outcome(msgspec.Struct, frozen=True):
         escalate: whether this tool's arguments have been wrong in an earlier round of the turn too: the model that `escalate`
             names may do better.
         pictures: what the model is shown beside the content, as data URLs.
+        approval: the approval that the call waits for, or None.
         bare: the content without the note that it repeats an earlier one, where it has that note.
     """
 
@@ -44,6 +45,7 @@ class Outcome(msgspec.Struct, frozen=True):
     escalate: bool = False
     bare: str | None = None
     pictures: tuple[str, ...] = ()
+    approval: str | None = None
 
     @property
     def result(self) -> str:
@@ -65,6 +67,7 @@ class Done(msgspec.Struct, frozen=True):
         full: everything that the tool returned, where the model is not shown every field of it, or None.
         uncertain: whether it may have taken effect although no answer came.
         replayed: whether this was done before, and is told again.
+        approval: the approval that it waits for, so that nothing was done yet; or None.
     """
 
     ok: bool
@@ -77,6 +80,7 @@ class Done(msgspec.Struct, frozen=True):
     handle: str | None = None
     full: str | None = None
     pictures: tuple[str, ...] = ()
+    approval: str | None = None
 
 
 class CallFailed(Exception):

@@ -81,3 +81,16 @@ def _is_ok(text: str) -> bool:
         return _result(text).ok
     except (msgspec.DecodeError, RecursionError):
         return False
+
+
+def unknown_compensations(specs: Mapping[str, ToolSpec], may_come: Callable[[str], bool]) -> Iterable[Problem]:
+    """What is wrong with `compensate`: names that are no tool, or one that only reads."""
+    short = ShortNames(specs)
+    for spec in specs.values():
+        if not spec.compensate:
+            continue
+        found = short.find(spec.compensate)
+        if found is None and not may_come(spec.compensate):
+            yield _problem(spec, f"`compensate` names `{spec.compensate}`, and there is no such tool")
+        elif found is not None and not found.writes:
+            yield _problem(spec, f"`compensate` names `{spec.compensate}`, which only reads: it would undo nothing")

@@ -13,7 +13,7 @@ from gateway.config.limits import ROLES
 from gateway.config.models import ToolLimitConfig, ToolsConfig
 from gateway.errors import ConfigError, Problem
 from gateway.security.principal import Principal
-from gateway.tools.prerequisites import unmet_requirements
+from gateway.tools.prerequisites import unknown_compensations, unmet_requirements
 from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, Running, ToolProvider
 from gateway.tools.run_types import RunType
 from gateway.tools.short_names import ShortNames, short_name
@@ -31,6 +31,7 @@ class Registry:
         config: limits and defaults, as `tools` in the gateway's file has them.
         max_result_bytes: most bytes of a result that a model sees.
         forward_headers: the client's headers that some tool is handed, lower case.
+        gated: whether some tool's calls may have to wait for a human; `compensated` whether some tool's effects can be undone.
         names: every name a tool may be named by: its own, and the short one of a server's tool while that is unique.
         ambiguous: what a short name may mean that is not unique.
         run_types: types of background runs by name.
@@ -59,6 +60,8 @@ class Registry:
         self.config = config
         self.max_result_bytes = config.max_result_bytes
         self.forward_headers = frozenset(name for spec in specs.values() for name in spec.forward_headers)
+        self.gated = any(spec.gated for spec in specs.values())
+        self.compensated = any(spec.compensate for spec in specs.values())
         self._short = ShortNames(specs)
         self.names = frozenset([*specs, *self._short.names])
         self.ambiguous = self._short.ambiguous
@@ -107,6 +110,7 @@ class Registry:
             if not problems:
                 # Where a provider's tools are missing, those that need them are not at fault.
                 problems.extend(unmet_requirements(specs, may_come))
+                problems.extend(unknown_compensations(specs, may_come))
             if problems:
                 raise ConfigError(tuple(problems))
             if start:
@@ -168,6 +172,11 @@ class Registry:
     def find(self, name: str) -> ToolSpec | None:
         """The tool that a name in a file, a key or a header means, or None."""
         return self.specs.get(name) or self._short.find(name)
+
+    def secrets_of(self, name: str) -> tuple[str, ...]:
+        """The sensitive parameters and result fields of the tool that a model knows by this name."""
+        spec = self.find(name) or self.find(name.rpartition("__")[2])
+        return () if spec is None else spec.sensitive
 
     def _is_among(self, spec: ToolSpec, names: Collection[str]) -> bool:
         return spec.name in names or (bool(spec.remote_name) and any(self.find(name) is spec for name in names))

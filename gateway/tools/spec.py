@@ -80,11 +80,15 @@ class ToolSpec:
         remote_name: what its server calls it, where it is a server's tool; empty for others.
         requires: tools, by name, that must have succeeded in the thread before it is offered.
         result_fields: what of a result the model sees, as paths of keys with dots between; empty for all of it.
+        sensitive: parameters, and fields of a result as paths, whose values no model, trace or log gets to see.
         cache_ttl_s: seconds a result may be used again for the same arguments; 0 for never. Never where it writes.
         shared_cache: whether a kept result may be another owner's.
         checked: whether its author wrote a self-check.
         output: JSON Schema of what it returns, where that is known.
         price: what one call costs, in the currency of the budgets.
+        needs_confirmation: whether a human has to approve each call.
+        confidence_gate: whether a human has to approve a call that the model is not sure of.
+        compensate: the tool, by name, that undoes what it did; empty where nothing does.
     """
 
     name: str
@@ -105,12 +109,21 @@ class ToolSpec:
     deletes: bool = False
     requires: tuple[str, ...] = ()
     result_fields: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] = ()
     cache_ttl_s: float = 0
     shared_cache: bool = False
     checked: bool = False
     price: float = 0
     wires: Mapping[SchemaDialect, bytes] = field(default_factory=dict)
     output: Mapping[str, Any] | None = None
+    needs_confirmation: bool = False
+    confidence_gate: bool = False
+    compensate: str = ""
+
+    @property
+    def gated(self) -> bool:
+        """Whether some call of it may have to wait for a human."""
+        return self.deletes or self.needs_confirmation or self.confidence_gate
 
 
 def split_origin(origin: str) -> tuple[str, int]:
@@ -144,12 +157,16 @@ def make_spec(
     deletes: bool = False,
     requires: tuple[str, ...] = (),
     result_fields: tuple[str, ...] = (),
+    sensitive: tuple[str, ...] = (),
     cache_ttl_s: float = 0,
     shared_cache: bool = False,
     checked: bool = False,
     price: float = 0,
     output: Mapping[str, Any] | None = None,
     implementation: str = "",
+    needs_confirmation: bool = False,
+    confidence_gate: bool = False,
+    compensate: str = "",
 ) -> ToolSpec:
     """A spec with its wire form and hash.
 
@@ -171,11 +188,14 @@ def make_spec(
         deletes,
         requires,
         result_fields,
+        sensitive,
         cache_ttl_s,
         shared_cache,
         price,
         implementation,
     ]
+    if needs_confirmation or confidence_gate or compensate:
+        decides += [needs_confirmation, confidence_gate, compensate]
     return ToolSpec(
         name=name,
         description=description,
@@ -196,11 +216,15 @@ def make_spec(
         deletes=deletes,
         requires=requires,
         result_fields=result_fields,
+        sensitive=sensitive,
         cache_ttl_s=cache_ttl_s,
         shared_cache=shared_cache,
         checked=checked,
         price=price,
         output=output,
+        needs_confirmation=needs_confirmation,
+        confidence_gate=confidence_gate,
+        compensate=compensate,
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from gateway.backends.backend import ModelCall
 from gateway.backends.pool import Pool
 from gateway.chat.codecs.chat_completions import with_system_text
-from gateway.routing.text import estimate_tokens
+from gateway.scribe.tokens import conversation_tokens, tools_tokens
 from gateway.turn.choice import NONE, later_choice
 from gateway.turn.context import Turn
 from gateway.turn.progress import Progress
@@ -42,7 +42,8 @@ def asking(turn: Turn, progress: Progress, left_s: float) -> Asking:
     must_call = turn.requires_tool and not progress.used and not final
     fields: Mapping[str, msgspec.Raw] = turn.fields
     if turn.tools_wire is not None:
-        first = turn.machine.rounds == 1 or must_call
+        # What came of an approval stands in the conversation: a call has been made.
+        first = (turn.machine.rounds == 1 and not progress.used) or must_call
         choice = NONE if final else turn.choice if first else later_choice(turn.choice)
         fields = {**fields, "tools": msgspec.Raw(turn.tools_wire)}
         if choice is not None:
@@ -58,7 +59,9 @@ def asking(turn: Turn, progress: Progress, left_s: float) -> Asking:
         max(0.001, left_s),
         turn.shown_model,
         turn.wanted,
-        estimate_tokens(messages) if pool.sized else 0,
+        conversation_tokens(messages) + tools_tokens(fields) if pool.sized else 0,
         turn.wires.differing if turn.tools_wire is not None else None,
+        turn.window.fit if turn.window is not None else None,
+        turn.private,
     )
     return Asking(pool, call, must_call or (not final and pool is not turn.answer_pool))

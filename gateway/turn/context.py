@@ -6,10 +6,10 @@ Values, made once by `prepare.py`. Does not know how the turn is driven.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import field
 
 from gateway.backends.pool import Pool
 from gateway.chat.blocks import Message
@@ -18,6 +18,7 @@ from gateway.chat.usage import Usage
 from gateway.config.models import CacheConfig
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
+from gateway.security.masking.messages import Conversation
 from gateway.security.principal import Principal
 from gateway.tools.guards.paging import READ_RESULT
 from gateway.tools.guards.remembered import Remembered
@@ -26,6 +27,8 @@ from gateway.tools.wires import ToolWires
 from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
+from gateway.turn.waiting import TurnApprovals
+from gateway.turn.windowing import TurnWindow
 
 
 class Permit(Protocol):
@@ -33,6 +36,23 @@ class Permit(Protocol):
 
     async def next_round(self, messages: Sequence[Message]) -> None:
         """Make sure that the turn may go on to its next round, which sends these messages. Raises `GatewayError`."""
+        ...
+
+
+class Keeps(Protocol):
+    """A turn's stay in a session."""
+
+    @property
+    def appends(self) -> bool:
+        """Whether the client sent what is new alone, so that it never sends an earlier answer back."""
+        ...
+
+    async def keep(self, turn: Turn, said: Sequence[Message]) -> None:
+        """Commit what was asked and said. Raises `GatewayError`."""
+        ...
+
+    def leave(self, record: Recorder | None) -> None:
+        """The turn is over: what it did not keep is left out, which is told in the record."""
         ...
 
 
@@ -51,8 +71,7 @@ class Standing(msgspec.Struct, frozen=True):
     tokens: Left | None = None
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """One client request up to its final answer.
 
     Attributes:
@@ -102,6 +121,10 @@ class Turn:
         replayed_usage: what that answer cost when it was given.
         prefix: what the id of the answer begins with: its API's.
         pin: what decides it, to be recorded; None where that is done, or it is no run's.
+        private: what is private in it, or None where nothing is.
+        approvals: what it knows of approvals; None where it has nothing to do with any.
+        window: makes its conversation fit the backends, or None where it is sent as it is.
+        stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
     """
 
@@ -157,6 +180,10 @@ class Turn:
     replayed_usage: Usage | None = None
     prefix: str = "chatcmpl-"
     pin: Any = None
+    private: Conversation | None = None
+    approvals: TurnApprovals | None = None
+    window: TurnWindow | None = None
+    stay: Keeps | None = None
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
@@ -188,6 +215,7 @@ class Turn:
             "backend": self.backend,
             "created": self.created,
             "shown_model": self.shown_model,
+            **({"approval": ",".join(self.waits_for)} if self.waits_for else {}),
         }
 
     def may_read(self, handles: Iterable[str] = ()) -> None:
@@ -199,6 +227,18 @@ class Turn:
         if name in self.offered or name in self.client_tools:
             name = f"gateway__{name}"
         self._offer(name, READ_RESULT)
+
+    def may_withdraw(self, spec: ToolSpec) -> None:
+        """Offer what withdraws approvals."""
+        choice = self.request.tool_choice
+        if spec in self.offered.values() or (choice is not None and choice.mode == "none"):
+            return
+        self._offer(f"gateway__{spec.name}" if spec.name in self.client_tools else spec.name, spec)
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The approvals that its calls wait for."""
+        return tuple(self.approvals.waiting) if self.approvals is not None else ()
 
     def succeeded(self, names: Iterable[str]) -> None:
         """Tools have succeeded, by the names they were called by: what waited for them is offered from now on."""

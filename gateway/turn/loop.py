@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from gateway.approvals.words import pending_message
 from gateway.chat.blocks import Message, Refusal, ToolCall
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
 from gateway.errors import UpstreamBroken, UpstreamTimeout
 from gateway.routing.text import estimate_tokens
 from gateway.tools.courier import Courier, Outcome
+from gateway.turn.approving import Approving
 from gateway.turn.asking import asking
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
@@ -44,12 +46,16 @@ class TurnLoop:
         courier: runs registry tools.
         joining: keeps what another attempt at the turn needs.
         continuity: keeps the rounds that the client does not see.
+        approving: stops calls that a human has to approve.
         clock: for deadlines and durations.
     """
 
-    def __init__(self, courier: Courier, joining: Joining, continuity: Continuity, clock: Clock) -> None:
+    def __init__(
+        self, courier: Courier, joining: Joining, continuity: Continuity, approving: Approving, clock: Clock
+    ) -> None:
         self._model_calls = ModelCalls(joining, continuity, clock)
-        self._tool_calls = ToolCalls(courier, joining, clock)
+        self._tool_calls = ToolCalls(courier, joining, approving, clock)
+        self._approving = approving
         self._ending = Ending(joining, continuity)
         self._clock = clock
 
@@ -61,7 +67,10 @@ class TurnLoop:
         """
         progress = Progress(turn.messages)
         try:
-            return await self._in_time(turn, progress, sink)
+            await self._approving.begin(turn, progress)
+            result = await self._in_time(turn, progress, sink)
+            await self._approving.end(turn)
+            return result
         except (TimeoutError, UpstreamTimeout) as error:
             ours = isinstance(error, TimeoutError) or self._left_s(turn) <= _NEARLY_S
             nothing = progress.over or progress.last is None
@@ -102,6 +111,9 @@ class TurnLoop:
                     progress.stopped = progress.enough.reason
                 break
             outcomes = await self._run(turn, progress, mine, sink)
+            if turn.approvals is not None and turn.approvals.waiting:
+                self._close_waiting(turn, progress)
+                break
             if theirs:
                 break  # ours are done; the turn goes on with the request that brings the client's results
             limits = limits or ToolLimits(turn.max_rounds, turn.max_tokens, turn.limit_s, turn.max_cost)
@@ -127,7 +139,10 @@ class TurnLoop:
         outcomes = await self._tool_calls.run(turn, mine, progress.last.recorded, sink, pictures=room)
         progress.running = ()
         progress.used = True
-        turn.step(State.OBSERVING)
+        if turn.machine.state is State.EXECUTING:
+            turn.step(State.OBSERVING)
+        elif not turn.waits_for:
+            turn.step(State.REFLECTING, "what it asked for was not approved")
         progress.ran(mine, contents(outcomes, turn.offered, None))
         return outcomes
 
@@ -160,7 +175,8 @@ class TurnLoop:
     ) -> None:
         """Put before the model what it should think about, and go on with what the round brought."""
         ended = progress.enough.reason if progress.enough is not None else None
-        if reason := ended or reason_to_reflect(outcomes, turn.offered):
+        reason = ended or reason_to_reflect(outcomes, turn.offered)
+        if reason and turn.machine.state is not State.REFLECTING:
             turn.step(State.REFLECTING, reason)
         if ended is not None:
             progress.ran(mine, contents(outcomes, turn.offered, ended))
@@ -170,6 +186,13 @@ class TurnLoop:
             turn.record.emit("turn.escalated", **{"from": turn.pool.name, "to": turn.escalate.name})
             turn.pool = turn.answer_pool = turn.escalate
             turn.escalate = None
+
+    def _close_waiting(self, turn: Turn, progress: Progress) -> None:
+        """The turn ends here: a plain answer says what waits for a human. The client's own calls go with it."""
+        assert turn.approvals is not None, "it waits for something"
+        progress.closing = pending_message([*turn.approvals.waiting.values()])
+        if not progress.theirs:
+            progress.carry_on()
 
     async def _out_of_time(self, turn: Turn, progress: Progress, sink: Sink | None) -> TurnResult:
         """End a turn whose time is over with what it has."""

@@ -170,6 +170,8 @@ class ModelCalls:
         return self._clock.monotonic()
 
     def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None, attempt: int) -> None:
+        if turn.window is not None and done.told_usage and turn.backend is not None:
+            turn.window.answered(turn.backend, done.usage)
         turn.record.emit(
             "round.answered",
             round=turn.machine.rounds,

@@ -23,6 +23,7 @@ from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.routing.text import estimate_tokens, routing_texts
+from gateway.security.masking.messages import Conversation
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
 from gateway.store.usage_records import NANO
@@ -36,6 +37,7 @@ from gateway.turn.offering import NOTHING, Asked, Offering
 from gateway.turn.pinned import Pin, held, pinned
 from gateway.turn.snapshot import Snapshot, may_use
 from gateway.turn.sticky import places
+from gateway.turn.waiting import ids_in
 
 _encode = msgspec.json.Encoder().encode
 
@@ -54,6 +56,7 @@ class Wishes:
         retried: whether the SDK says that it asks again.
         events: whether the stream is to show registry calls too.
         headers: the request's headers that some tool is handed, lower case.
+        whole: whether the request's messages are the whole conversation, hidden rounds included.
         durable: whether every step is recorded before the next begins, so that a run can go on from there.
     """
 
@@ -67,6 +70,7 @@ class Wishes:
     headers: Mapping[str, str] = field(default_factory=dict)
     events: bool = False
     durable: bool = False
+    whole: bool = False
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:
@@ -163,6 +167,7 @@ async def prepare(
     route = snapshot.routes.get(decision.route) if decision.route else None
     if before is not None:
         route = before.route
+    record.private = _private(snapshot, principal, route)
     max_rounds = snapshot.config.tools.max_rounds
     if route is not None and route.max_rounds is not None:
         max_rounds = route.max_rounds
@@ -232,6 +237,7 @@ async def prepare(
         shows_tools=wishes.events and bool(offered),
         tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
         pin=to_record,
+        private=record.private,
         changed=before.changed if before is not None else (),
         gone=before.gone if before is not None else (),
     )
@@ -249,12 +255,19 @@ async def _restored(
     continuity: Continuity,
 ) -> tuple[Message, ...]:
     """The conversation with the rounds that its client never saw; without tools there are none."""
-    if not snapshot.tools.specs:
+    if not snapshot.tools.specs or wishes.whole:
         return request.messages
     messages = await continuity.restored(principal.owner, wishes.session, request.messages)
     if messages is not request.messages:
         record.emit("hidden.restored", messages=len(messages) - len(request.messages))
     return messages
+
+
+def _private(snapshot: Snapshot, principal: Principal, route: RouteConfig | None) -> Conversation | None:
+    """What is private in a turn on this route."""
+    if snapshot.privacy is None:
+        return None
+    return snapshot.privacy.begin(principal.owner, route.route if route is not None else None)
 
 
 def _results_in(messages: Sequence[Message]) -> Iterator[str]:
@@ -300,7 +313,7 @@ def _cache(
     cache = route.cache if route is not None and route.cache is not None else model.cache
     if cache is None or not cache.ttl_s:
         return None
-    used = any(message.role == "tool" or message.tool_calls for message in messages)
+    used = any(message.role == "tool" or message.tool_calls for message in messages) or bool(ids_in(messages))
     return None if used or request.functions else cache
 
 

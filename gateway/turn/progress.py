@@ -29,6 +29,7 @@ class Progress:
         theirs: the client's calls in it.
         running: the registry calls that are being made.
         enough: why no tool may be called any more, or None.
+        closing: what the gateway has to say at the end of an answer that is whole, or None.
         stopped: why the turn ended before the model was done, or None.
         used: whether a tool was called.
         reminded: whether the model was told that it has to call one.
@@ -39,6 +40,7 @@ class Progress:
     __slots__ = (
         "answering",
         "before",
+        "closing",
         "enough",
         "last",
         "messages",
@@ -65,6 +67,7 @@ class Progress:
         self.theirs: tuple[ToolCall, ...] = ()
         self.running: tuple[ToolCall, ...] = ()
         self.enough: Enough | None = None
+        self.closing: str | None = None
         self.stopped: str | None = None
         self.used = False
         self.reminded = False

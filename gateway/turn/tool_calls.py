@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from gateway.chat.blocks import ToolCall
 from gateway.clock import Clock
-from gateway.errors import ToolFailed
+from gateway.errors import AwaitsApproval, ToolFailed
 from gateway.tools.courier import Courier, Outcome
 from gateway.tools.guards.remembered import handles_in
 from gateway.tools.ledger import EffectPlace
 from gateway.tools.spec import ToolContext
+from gateway.turn.approving import Approving
 from gateway.turn.context import Turn
 from gateway.turn.extract import condenser
 from gateway.turn.joining import Joining, RecordedRound
@@ -26,11 +27,13 @@ class ToolCalls:
     Args:
         courier: runs them.
         joining: keeps what another attempt at the turn needs.
+        approving: stops those that a human has to approve.
         clock: for durations.
     """
 
-    def __init__(self, courier: Courier, joining: Joining, clock: Clock) -> None:
+    def __init__(self, courier: Courier, joining: Joining, approving: Approving, clock: Clock) -> None:
         self._courier = courier
+        self._approving = approving
         self._joining = joining
         self._clock = clock
 
@@ -44,7 +47,7 @@ class ToolCalls:
         joinable = turn.joinable
         if joinable is not None and (
             joinable.asked.durable
-            or any(spec.writes for call in calls if (spec := turn.offered.get(call.name)) is not None)
+            or any(spec.writes or spec.gated for call in calls if (spec := turn.offered.get(call.name)) is not None)
         ):
             await self._joining.before_writes(joinable)
             turn.record.emit("journal.written", round=turn.machine.rounds)
@@ -65,6 +68,7 @@ class ToolCalls:
         Raises:
             StoreUnavailable: a writing call could not be written down, and was not made.
             ToolFailed: a tool ends the turn.
+            AwaitsApproval: a background run has to wait for a human.
         """
         number = turn.machine.rounds
         joinable = turn.joinable
@@ -99,6 +103,7 @@ class ToolCalls:
                 place_for=place_for,
                 remembered=turn.remembered,
                 condense=condenser(turn, self._clock),
+                gate=self._approving.gate(turn, positions),
                 pictures=pictures and turn.pool.shows_pictures and turn.answer_pool.shows_pictures,
             )
         finally:
@@ -112,6 +117,12 @@ class ToolCalls:
         fatal = next((outcome.fatal for outcome in outcomes if outcome.fatal is not None), None)
         if fatal is not None:
             raise ToolFailed(fatal)
+        if any(outcome.approval for outcome in outcomes):
+            # Nothing is recorded: whoever goes on with the turn looks again what has become of them.
+            if joinable is not None and joinable.asked.durable and turn.approvals is not None:
+                until = min(row.expires_at for row in turn.approvals.waiting.values())
+                raise AwaitsApproval(turn.waits_for, until)
+            return outcomes
         if joinable is not None and not known:
             self._joining.note_outcomes(joinable, number, outcomes, turn.record.trace_id)
             if joinable.asked.durable:

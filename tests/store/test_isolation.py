@@ -13,13 +13,18 @@ from typing import Any
 import pytest
 
 from gateway.security.principal import Principal
+from gateway.store.approval_records import ApprovalRow
+from gateway.store.audit_records import AuditEntry
+from gateway.store.compensation_records import CompensationRow
 from gateway.store.response_records import ConversationRow, ResponseRow
 from gateway.store.run_records import RunRow
+from gateway.store.session_records import Change
 from gateway.store.sql import SqlStore
 from gateway.store.store import JournalEntry, TraceRow
 from gateway.store.tables import metadata
 from gateway.store.turn_records import EffectRow, HiddenRow, TurnRow
 from gateway.store.usage_records import UsageRow
+from gateway.store.value_records import ValueRow
 
 # Callers that must not be taken for each other: keys and end users, names within names, patterns of databases.
 OWNERS = [
@@ -115,6 +120,71 @@ async def _find_hidden(store: SqlStore, owner: str, name: str) -> Any:
     return [row for row in found if row.digest == name]
 
 
+async def _keep_approval(store: SqlStore, owner: str, name: str) -> None:
+    row = ApprovalRow(
+        id=name,
+        owner=owner,
+        key="k",
+        session="same",
+        turn_id="same",
+        trace_id="same",
+        round=1,
+        position=0,
+        call_id="c",
+        tool="t",
+        name="t",
+        spec_hash="s",
+        arguments="{}",
+        arguments_hash="same",
+        why=("deletes",),
+        version="1",
+        created_at=1,
+        expires_at=9e9,
+    )
+    kept = await store.approvals.ask(row, [], _entry(owner, name))
+    assert kept.id == name, "the same call of another owner is in the way"
+
+
+async def _find_approval(store: SqlStore, owner: str, name: str) -> Any:
+    listed = [row.id for row in await store.approvals.newest(owner, status=None, limit=100, after=None, now=2)]
+    of_thread = [row.id for row in await store.approvals.of_thread(owner, [name], "same")]
+    of_call = [row.id for row in await store.approvals.of_call(owner, "t", "same")]
+    found = await store.approvals.get(name, owner)
+    assert (name in listed) == (name in of_thread) == (name in of_call) == (found is not None)
+    return found
+
+
+async def _keep_compensation(store: SqlStore, owner: str, name: str) -> None:
+    row = CompensationRow(
+        effect_id=name,
+        owner=owner,
+        turn_id="same",
+        run_id="same",
+        position=0,
+        tool="undo",
+        undoes="do",
+        arguments="{}",
+        created_at=1,
+    )
+    await store.compensations.owe([row])
+
+
+async def _find_compensation(store: SqlStore, owner: str, name: str) -> Any:
+    return [row for row in await store.compensations.of_turn("same", owner) if row.effect_id == name]
+
+
+def _entry(owner: str, name: str) -> AuditEntry:
+    return AuditEntry(at=1, actor=owner, owner=owner, action="approval.requested", subject=name)
+
+
+async def _keep_audit(store: SqlStore, owner: str, name: str) -> None:
+    await store.audit.append(_entry(owner, name))
+
+
+async def _find_audit(store: SqlStore, owner: str, name: str) -> Any:
+    return [row for row in await store.audit.newest(owner, limit=100, after=None) if row.entry.subject == name]
+
+
 async def _keep_usage(store: SqlStore, owner: str, name: str) -> None:
     await store.usage.add([UsageRow(day="2025-01-31", owner=owner, model=name, cost=1, turns=1)])
 
@@ -164,6 +234,26 @@ async def _find_conversation(store: SqlStore, owner: str, name: str) -> Any:
     return found
 
 
+async def _keep_session(store: SqlStore, owner: str, name: str) -> None:
+    row = await store.sessions.take(owner, "same", "h", until=9, now=1, alive=lambda _: True)
+    assert row is not None, "the same name of another owner is in the way"
+    change = Change(first=0, upto=0, messages=[name.encode()], head=b"[]", size=1, last=0, last_print="")
+    assert await store.sessions.change(row.number, "h", change, now=1, ttl_s=9)
+
+
+async def _find_session(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.sessions.get(owner, "same", now=2)
+    if found is None:
+        assert not await store.sessions.delete(owner, "same")
+        return None
+    return name.encode() in await store.sessions.messages(found.number)
+
+
+async def _find_value(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.private_values.get("same", owner)
+    return found is not None and found.sealed == name.encode()
+
+
 MATRIX: dict[str, Kind] = {
     "traces": Kind(_keep_trace, _find_trace),
     "journal": Kind(_keep_journal, lambda store, owner, name: store.journal.of_turn(name, owner)),
@@ -171,15 +261,25 @@ MATRIX: dict[str, Kind] = {
     "effects": Kind(_keep_effect, _find_effect),
     "hidden_rounds": Kind(_keep_hidden, _find_hidden),
     "hidden_calls": Kind(_keep_hidden, _find_hidden),
+    "approvals": Kind(_keep_approval, _find_approval),
+    "audit": Kind(_keep_audit, _find_audit),
+    "compensations": Kind(_keep_compensation, _find_compensation),
     "usage": Kind(_keep_usage, _find_usage),
     "runs": Kind(_keep_run, _find_run),
     "responses": Kind(_keep_response, _find_response),
+    "private_values": Kind(
+        lambda store, owner, name: store.private_values.keep(
+            [ValueRow(owner=owner, placeholder="same", sealed=name.encode(), expires_at=1)]
+        ),
+        _find_value,
+    ),
     "conversations": Kind(_keep_conversation, _find_conversation),
+    "sessions": Kind(_keep_session, _find_session),
 }
 # Their owner is who made them; only administrators come near them (`api/test_keys.py`), to everybody's.
 OF_ADMINISTRATORS = {"keys", "key_secrets"}
 # Parts of records that have an owner: nobody comes to them but through those.
-UNOWNED = {"response_events", "conversation_items"}
+UNOWNED = {"audit_head", "response_events", "conversation_items", "session_messages"}
 
 
 def test_every_table_is_in_the_matrix_or_belongs_to_nobody() -> None:

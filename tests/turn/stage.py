@@ -6,8 +6,9 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from gateway.approvals.desk import Desk
 from gateway.backends.attempts import Tier
 from gateway.backends.choice import Member
 from gateway.backends.pool import Pool
@@ -32,6 +33,7 @@ from gateway.tools.courier import Courier
 from gateway.tools.ledger import Ledger
 from gateway.tools.registry import Registry
 from gateway.turn.answers import AnswerCache
+from gateway.turn.approving import Approving
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.hooks import Hook, Hooks
@@ -246,6 +248,8 @@ async def stage(
         prices=Prices({backend.name: price}),
     )
     store = MemoryStore()
+    # No call of these tests has a gate.
+    desk = Desk(cast(Any, None), clock, lambda: config.approvals, dict)
     courier = Courier(clock, Ledger(store.effects, clock, "this", lambda _: False))
     kept = journal or KeptJournal()
     continuity = Continuity(store.hidden, clock)
@@ -255,7 +259,7 @@ async def stage(
             backend,
             provider,
             snapshot,
-            TurnLoop(courier, joining, continuity, clock),
+            TurnLoop(courier, joining, continuity, Approving(desk, clock), clock),
             courier,
             continuity,
             joining,

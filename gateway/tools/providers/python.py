@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigError, Problem
-from gateway.tools.decorator import DEFAULT_TIMEOUT_S, Declaration, Tools, declared_in
+from gateway.tools.decorator import DEFAULT_TIMEOUT_S, Declaration, Tools, declared_in, tool_named
 from gateway.tools.outcome import NotBegun
 from gateway.tools.provider import HOOK_NAMES, Hook
 from gateway.tools.providers.brought import BroughtProvider, faults
@@ -317,6 +317,7 @@ class PythonProvider:
             deletes=declaration.deletes,
             requires=declaration.requires,
             result_fields=declaration.result_fields,
+            sensitive=declaration.sensitive,
             cache_ttl_s=declaration.cache_ttl_s,
             shared_cache=declaration.shared_cache,
             checked=declaration.check is not None,
@@ -326,6 +327,9 @@ class PythonProvider:
             effect_key=_effect_key(declaration, signature),
             probed=declaration.probe is not None,
             implementation=source,
+            needs_confirmation=declaration.needs_confirmation,
+            confidence_gate=declaration.confidence_gate,
+            compensate=_compensation(declaration),
         )
         return _Tool(declaration, signature, spec, inspect.iscoroutinefunction(function))
 
@@ -356,6 +360,15 @@ def _effect_key(declaration: Declaration, signature: Signature) -> Callable[[Map
     if unknown:
         raise Unreadable(f"`idempotency_key` names `{unknown[0]}`, which is no parameter")
     return lambda arguments: [arguments.get(name) for name in declared]
+
+
+def _compensation(declaration: Declaration) -> str:
+    if declaration.compensate is None:
+        return ""
+    name = tool_named(declaration.compensate)
+    if name is None:
+        raise Unreadable("`compensate` must be a function with @tool, or a tool's name")
+    return name
 
 
 def _source_hash(file: Path) -> str:

@@ -1,0 +1,1 @@
+"""A human before the irreversible: which calls wait, who decides, and what becomes of them."""

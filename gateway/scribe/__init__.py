@@ -1,0 +1,1 @@
+"""The Scribe: keeps a conversation short, correct and cheap."""

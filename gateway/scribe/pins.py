@@ -1,0 +1,175 @@
+"""Pins: facts that survive any cut.
+
+Pure. A pin has a tag, a value and the message it was said in; a newer value of a tag takes the older one's place. Found by
+patterns (`context.pins`, and a few of the gateway's own), by tags written out (`#region: East China`), and where users say
+of something that it is to last. Only what users say is read: what a tool returned or a model wrote is nobody's wish.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+import re2
+
+from gateway.config.context import PinConfig
+from gateway.scribe.pin_patterns import OWN
+
+# Longest value, and most of a message that is read: facts stand in what people type, not in what they paste.
+_VALUE_CHARS: Final = 120
+_READ_CHARS: Final = 4_000
+_MOST_VALUES: Final = 4
+# Tags that are remembered of one conversation; `keep_pins` of them are shown.
+_MOST_TAGS: Final = 64
+_MOST_REPLACED: Final = 256
+
+# Said to last: the sentence itself is the pin.
+_LASTING: Final = re.compile(
+    r"(?i)\b(?:remember|keep in mind|bear in mind|don'?t forget|from now on|from here on|for the rest of|always|never|"
+    r"as a rule|note that|important:|throughout|in all (?:answers|replies)|until i say)\b"
+    r"|记住|请记得|别忘|牢记|从现在起|从今以后|以后都|以后请|始终|永远|一直用|务必|不要再|注意[:：]"
+)
+# "the project code is BLUE-7": what is said of it by name.
+_SAID_OF: Final = re.compile(
+    r"(?i)\b(?:my|our|the|his|her|their|your)\s+((?:[\w'-]+\s+){0,4}?[\w'-]+)\s+"
+    r"(?:is now|are now|is|are|was changed to|has changed to|changed to|changes to|becomes|=|:|should be|shall be|will be)\s+"
+    r"(?:now\s+)?([^\n.!?;]{1,120})"
+)
+_SAID_OF_HAN: Final = re.compile(
+    r"(?:我的|我们的|本次|这次|该)([\w]{1,12}?)(?:改为|改成|变为|换成|是|为|：|:)([^\n。！？；，,]{1,60})"
+)
+_CHANGED: Final = re.compile(
+    r"(?i)\b(?:change|set|switch|update|correct)\s+(?:my|our|the)\s+((?:[\w'-]+\s+){0,4}?[\w'-]+)\s+(?:from\s+.{1,60}?\s+)?to\s+"
+    r"([^\n.!?;]{1,120})"
+)
+_TAGGED: Final = re.compile(r"#([\w][\w -]{0,31}?)\s*[:=：]\s*([^\n#;；]{1,120})")
+_SENTENCE: Final = re.compile(r"[^\n.!?;。！？；]+(?:\.(?=\w)[^\n.!?;。！？；]+)*")
+_WORD: Final = re.compile(r"\w+")
+_ARTICLES: Final = frozenset({"the", "a", "an", "new", "current", "actual", "correct", "my", "our", "now"})
+# Names of nothing in particular.
+_VAGUE: Final = frozenset(
+    "it this that there what which who he she they we you question answer problem point thing same one rest result".split()
+)
+_LASTING_PRIORITY: Final = 3
+_SAID_PRIORITY: Final = 1
+_QUESTION: Final = ("?", "？")
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """A fact.
+
+    Attributes:
+        tag: what it is called.
+        value: as it was said.
+        priority: what is shown first, where there is not room for all.
+        at: the position of the message it was said in.
+    """
+
+    tag: str
+    value: str
+    priority: int
+    at: int
+
+
+class PinPatterns:
+    """What pins are found by.
+
+    Args:
+        configured: `context.pins`.
+    """
+
+    def __init__(self, configured: Sequence[PinConfig]) -> None:
+        named = {pin.tag for pin in configured if pin.pattern is not None}
+        rules = [(pin.tag, pin.pattern, pin.priority + 10) for pin in configured if pin.pattern is not None]
+        rules += [rule for rule in OWN if rule[0] not in named]
+        options = re2.Options()
+        options.log_errors = False
+        self._rules: list[tuple[str, Any, int]] = [(tag, re2.compile(text, options), rank) for tag, text, rank in rules]
+        self._priorities = {pin.tag.casefold(): pin.priority + 10 for pin in configured}
+
+    def found_in(self, text: str, at: int) -> list[Pin]:
+        """The pins in what a user said; at most one of a tag, which may hold several values."""
+        text = text[:_READ_CHARS]
+        found: dict[str, Pin] = {}
+        for tag, pattern, priority in self._rules:
+            values: list[str] = []
+            for match in pattern.finditer(text):
+                value = _clean(match.group(1) if pattern.groups else match.group())
+                if value and value not in values:
+                    values.append(value)
+                if len(values) == _MOST_VALUES:
+                    break
+            if values and tag not in found:
+                found[tag] = Pin(tag, ", ".join(values), priority, at)
+        for match in _TAGGED.finditer(text):
+            tag = match[1].strip()
+            found[tag] = Pin(tag, _clean(match[2]), self._priorities.get(tag.casefold(), 9), at)
+        for pin in _said(text, at):
+            found.setdefault(pin.tag, pin)
+        return list(found.values())
+
+
+class Pins:
+    """The pins of one conversation, the newest of each tag.
+
+    Args:
+        patterns: what they are found by.
+    """
+
+    __slots__ = ("_by_tag", "_patterns", "replaced")
+
+    def __init__(self, patterns: PinPatterns) -> None:
+        self._patterns = patterns
+        self._by_tag: dict[str, Pin] = {}
+        # Values that no longer hold, by the message they were said in.
+        self.replaced: dict[int, list[str]] = {}
+
+    def read(self, text: str, at: int) -> None:
+        """Read what a user said in the message at this position."""
+        for pin in self._patterns.found_in(text, at):
+            older = self._by_tag.pop(pin.tag, None)  # the newest stands last
+            if older is not None and older.value != pin.value:
+                self.replaced.setdefault(older.at, []).append(older.value)
+            self._by_tag[pin.tag] = pin
+        while len(self.replaced) > _MOST_REPLACED:
+            del self.replaced[next(iter(self.replaced))]
+        while len(self._by_tag) > _MOST_TAGS:
+            del self._by_tag[min(self._by_tag, key=lambda tag: (self._by_tag[tag].priority, self._by_tag[tag].at))]
+
+    def kept(self, most: int, before: int) -> tuple[Pin, ...]:
+        """The `most` that matter most, of those said before the message at this position, in the order they were said."""
+        said = [pin for pin in self._by_tag.values() if pin.at < before]
+        said.sort(key=lambda pin: (-pin.priority, -pin.at, pin.tag))
+        return tuple(sorted(said[:most], key=lambda pin: (pin.at, pin.tag)))
+
+
+def _said(text: str, at: int) -> Iterable[Pin]:
+    for match in _SENTENCE.finditer(text):
+        sentence = match.group().strip()
+        asks = text[match.end() : match.end() + 1] in _QUESTION
+        named = None
+        if not asks:
+            named = _CHANGED.search(sentence) or _SAID_OF.search(sentence) or _SAID_OF_HAN.search(sentence)
+        lasting = _LASTING.search(sentence) is not None
+        if named is not None and (tag := _tag(named[1])):
+            yield Pin(tag, _clean(named[2]), _LASTING_PRIORITY if lasting else _SAID_PRIORITY, at)
+        elif lasting and not asks:
+            words = _WORD.findall(_LASTING.sub(" ", sentence).casefold())[:4]
+            if words:
+                yield Pin(f"said: {' '.join(words)}"[:48], _clean(sentence), _LASTING_PRIORITY, at)
+
+
+def _tag(words: str) -> str | None:
+    left = [word for word in words.casefold().split() if word not in _ARTICLES]
+    if not left or left[-1] in _VAGUE or left[0] in _VAGUE:
+        return None
+    return " ".join(left)[:48]
+
+
+def _clean(value: str) -> str:
+    """One line, no longer than a value may be; brackets of the notes' own cannot stand in it."""
+    value = " ".join(value.split()).strip(" ,，:：\"'“”")
+    value = value.replace("[", "(").replace("]", ")")
+    return value if len(value) <= _VALUE_CHARS else f"{value[:_VALUE_CHARS].rstrip()}…"

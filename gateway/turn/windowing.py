@@ -1,0 +1,312 @@
+"""A turn's window: the conversation made to fit the backend that is asked.
+
+Knows the turn's strategy, how much room a backend leaves, and what to say where even the least does not fit. What is left out
+is the Scribe's (`scribe/`), whom to ask with it the pool's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from gateway.backends.backend import ModelCall
+from gateway.chat.blocks import Message
+from gateway.chat.usage import Usage
+from gateway.config.context import ContextConfig, RouteContextConfig
+from gateway.config.models import BackendConfig
+from gateway.errors import ContextTooLong
+from gateway.observe.events import EventType, Recorder
+from gateway.scribe.conversation import Conversation, prints_of
+from gateway.scribe.conversations import Conversations, Key
+from gateway.scribe.notes import AROUND_TOKENS, pins_tokens
+from gateway.scribe.pins import PinPatterns
+from gateway.scribe.strategies import chosen, parts
+from gateway.scribe.tokens import at_most, conversation_tokens, tools_tokens
+from gateway.scribe.window import DOWN_TO, Room
+
+# Estimates err, and templates add words of their own.
+_SAFETY: Final = 0.95
+# Of a context that is small, no answer keeps more than this share free.
+_MOST_RESERVED: Final = 0.5
+# What the notes may take of the room beside pins, and at most.
+_SUMMARY_SHARE: Final = 0.12
+_SUMMARY_TOKENS: Final = 800
+# The same where a summary is all that is sent of earlier turns.
+_WHOLE_SUMMARY: Final = (0.3, 2_000)
+_PIN_TOKENS: Final = 14
+_PINS_SHARE: Final = 0.12
+
+
+class _Nobody:
+    """A record that nobody reads."""
+
+    def emit(self, kind: EventType, **data: object) -> None:
+        """Forget it."""
+
+
+_NOBODY: Final = _Nobody()
+
+
+class Windowing(msgspec.Struct, frozen=True):
+    """What a route says of windows, over what the gateway's file says.
+
+    Attributes:
+        strategy: which.
+        max_messages: messages beyond which `window` and `summary` cut.
+        recent_turns: the turns that are cut last.
+        keep_pins: pins that are told.
+        answer_reserve_tokens: what is left for the answer where the request does not bound it.
+    """
+
+    strategy: str
+    max_messages: int
+    recent_turns: int
+    keep_pins: int
+    answer_reserve_tokens: int
+
+
+def windowing(config: ContextConfig, route: RouteContextConfig | None) -> Windowing:
+    """What holds for a route."""
+    said = route.model_dump(exclude_none=True) if route is not None else {}
+    whole = {name: getattr(config, name) for name in Windowing.__struct_fields__}
+    return Windowing(**{**whole, **said})
+
+
+class TurnWindow:
+    """The window of one turn.
+
+    Args:
+        known: conversations of this process.
+        patterns: what pins are found by.
+        settings: what holds for the turn.
+        owner: whose turn.
+        session: its conversation's name, where the client gave one.
+        record: its trace.
+        kept: whether the gateway keeps the conversation, so that messages are counted too.
+        memories: what is remembered of other conversations, a line each.
+    """
+
+    __slots__ = (
+        "_estimates",
+        "_kept",
+        "_known",
+        "_owner",
+        "_patterns",
+        "_record",
+        "_session",
+        "_settings",
+        "memories",
+        "used",
+    )
+
+    def __init__(
+        self,
+        known: Conversations,
+        patterns: PinPatterns,
+        settings: Windowing,
+        owner: str,
+        session: str | None,
+        record: Recorder,
+        *,
+        kept: bool,
+        memories: tuple[str, ...] = (),
+    ) -> None:
+        self._known = known
+        self._patterns = patterns
+        self._settings = settings
+        self._owner = owner
+        self._session = session
+        self._record: Recorder | _Nobody = record
+        self._kept = kept
+        self.memories = memories
+        self._estimates: dict[str, int] = {}
+        # The conversation that was cut last, and what it was: for whoever sums it up.
+        self.used: tuple[Key, tuple[Message, ...]] | None = None
+
+    def fit(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
+        """See `Fit`.
+
+        Raises:
+            ContextTooLong: it does not fit whatever is left out.
+        """
+        settings = self._settings
+        strategy = settings.strategy
+        counts = strategy in ("window", "summary") or (strategy == "auto" and self._kept)
+        context = config.context_tokens
+        selects = strategy not in ("auto", "window", "summary")
+        if (
+            context is None
+            and not tighter
+            and not selects
+            and not (counts and len(call.messages) > settings.max_messages)
+        ):
+            return call
+        tools = tools_tokens(call.fields)
+        usable = None if context is None else self._usable(context, tools, call.fields, name)
+        if not (tighter or selects or (counts and len(call.messages) > settings.max_messages)):
+            bound = at_most(call.messages)
+            if bound is not None and usable is not None and bound <= usable:
+                return call
+        if tighter:
+            whole = self._estimates.get(name) or conversation_tokens(call.messages)
+            usable = int(min(whole, usable or whole) * DOWN_TO)
+        head, body = parts(call.messages)
+        if selects:
+            body = tuple(chosen(strategy, body))
+        system = conversation_tokens(head)
+        if usable is not None and selects and system + conversation_tokens(body) <= usable:
+            return self._selected(call, (*head, *body), strategy)
+        if usable is None and selects:
+            return self._selected(call, (*head, *body), strategy)
+        return self._cut(call, name, head, body, usable, system, tools, tighter=tighter, counts=counts)
+
+    def look(self, call: ModelCall, name: str, config: BackendConfig) -> None:
+        """Cut as for a call to this backend, which is not made yet; what does not fit will be told by the call."""
+        record, self._record = self._record, _NOBODY
+        try:
+            with contextlib.suppress(ContextTooLong):
+                self.fit(call, name, config, tighter=False)
+        finally:
+            self._record = record
+
+    @property
+    def sums_up(self) -> bool:
+        """Whether what is cut off is summed up before the model is asked."""
+        return self._settings.strategy == "summary"
+
+    def answered(self, backend: str, usage: Usage) -> None:
+        """What a backend counted: the next estimate is better."""
+        estimate = self._estimates.get(backend)
+        if estimate is not None:
+            self._known.reported(backend, estimate, usage.prompt_tokens)
+
+    def _cut(
+        self,
+        call: ModelCall,
+        name: str,
+        head: tuple[Message, ...],
+        body: tuple[Message, ...],
+        usable: int | None,
+        system: int,
+        tools: int,
+        *,
+        tighter: bool,
+        counts: bool,
+    ) -> ModelCall:
+        settings = self._settings
+        prints = prints_of(body)
+        place = f"{name}\0{settings.strategy}"
+        key, conversation = self._known.of(self._owner, self._session, place, prints, self._patterns)
+        left = None if usable is None else usable - system
+        share, most = _WHOLE_SUMMARY if self.sums_up else (_SUMMARY_SHARE, _SUMMARY_TOKENS)
+        summary = most if left is None else max(0, min(most, int(left * share)))
+        reserve = 0 if left is None else summary + min(settings.keep_pins * _PIN_TOKENS, int(left * _PINS_SHARE))
+        room = Room(
+            tokens=None if left is None else left - reserve,
+            whole=left,
+            messages=settings.max_messages if counts else None,
+            recent_turns=settings.recent_turns,
+            summed_up=settings.strategy == "summary",
+        )
+        conversation.read(body, prints, room)
+        window = conversation.window
+        self._known.keep(key, conversation)
+        if not window.is_cut and (left is None or window.live <= left):
+            self._estimates[name] = system + window.live + tools
+            self._record.emit(
+                "context.counted", model=call.model, tokens=self._estimates[name], tools=tools, limit=usable
+            )
+            if tighter:
+                raise self._too_long(call, conversation, system, tools, 0, left)
+            return call
+        pins = conversation.pins(body, settings.keep_pins)
+        pinned = pins_tokens(pins)
+        if left is not None and window.live + pinned > left:
+            tight = msgspec.structs.replace(room, tokens=left - pinned, whole=left - pinned)
+            if not conversation.cut(body, tight):
+                raise self._too_long(call, conversation, system, tools, pinned, left)
+        free = summary if left is None else max(0, min(summary, left - window.live - (pinned or AROUND_TOKENS)))
+        fitted = conversation.fitted(body, pins, free, self.memories)
+        sent = (*head, *fitted.messages)
+        tokens = conversation_tokens(sent)
+        self._estimates[name] = tokens + tools
+        self.used = (key, body)
+        dropped, shortened = window.left_out()
+        self._record.emit(
+            "context.windowed",
+            strategy=settings.strategy,
+            model=call.model,
+            tokens=system + window.total,
+            sent=tokens,
+            tools=tools,
+            limit=usable,
+            dropped=dropped,
+            shortened=shortened,
+            epoch=window.epochs,
+            pins=[{"tag": pin.tag, "value": pin.value} for pin in fitted.notes.pins],
+            summary=fitted.notes.summary,
+            prefix_share=conversation.prefix_share(sent),
+        )
+        return msgspec.structs.replace(call, messages=sent)
+
+    def _selected(self, call: ModelCall, messages: tuple[Message, ...], strategy: str) -> ModelCall:
+        dropped = len(call.messages) - len(messages)
+        if not dropped:
+            return call
+        self._record.emit(
+            "context.windowed",
+            strategy=strategy,
+            model=call.model,
+            tokens=None,
+            sent=conversation_tokens(messages),
+            tools=0,
+            limit=None,
+            dropped=dropped,
+            shortened=0,
+            epoch=0,
+            pins=[],
+            summary="",
+            prefix_share=None,
+        )
+        return msgspec.structs.replace(call, messages=messages)
+
+    def _usable(self, context: int, tools: int, fields: Mapping[str, msgspec.Raw], name: str) -> int:
+        """Tokens that messages may take, as they are estimated here."""
+        reserve = min(_asked_for(fields) or self._settings.answer_reserve_tokens, int(context * _MOST_RESERVED))
+        return int((context - reserve) * _SAFETY / self._known.ratio(name)) - tools
+
+    def _too_long(
+        self, call: ModelCall, conversation: Conversation, system: int, tools: int, pinned: int, left: int | None
+    ) -> ContextTooLong:
+        """Why it cannot be sent: what may not be left out, the largest first."""
+        needed = [
+            ("tools", tools),
+            ("system messages", system),
+            ("pinned facts", pinned),
+            *conversation.window.needed(),
+        ]
+        needed = [part for part in needed if part[1]]
+        needed.sort(key=lambda part: -part[1])
+        words = ", ".join(f"{what} ({tokens} tokens)" for what, tokens in needed)
+        room = max(0, (left or 0) + system)
+        param = "tools" if needed and needed[0][0] == "tools" else "messages"
+        return ContextTooLong(
+            f"The request does not fit into the context of `{call.model}`: {room} tokens are left for messages, by estimate, "
+            f"and what cannot be left out is {words}.",
+            param=param,
+        )
+
+
+def _asked_for(fields: Mapping[str, msgspec.Raw]) -> int | None:
+    """The tokens that the answer may have, where the request says so."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        raw = fields.get(name)
+        if raw is not None:
+            with contextlib.suppress(msgspec.MsgspecError):
+                said = msgspec.json.decode(raw, type=int)
+                if said > 0:
+                    return said
+    return None
