@@ -235,6 +235,7 @@ class Builder:
             created=int(self._clock.now()),
             names=ModelNames(config.models, config.aliases),
             calibration=router.calibration,
+            encoder=_trusted(self.encoder(config.router.semantic), config.router.semantic, privacy),
             relevance=self._relevance(config, registry, privacy),
             offers_vary=offers_vary(bundle.config, bundle.routes, registry),
             privacy=privacy,

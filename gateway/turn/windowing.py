@@ -21,10 +21,10 @@ from gateway.errors import ContextTooLong
 from gateway.observe.events import EventType, Recorder
 from gateway.scribe.conversation import Conversation, prints_of
 from gateway.scribe.conversations import Conversations, Key
-from gateway.scribe.notes import AROUND_TOKENS, pins_tokens
+from gateway.scribe.notes import AROUND_TOKENS, Notes, pins_tokens, with_notes
 from gateway.scribe.pins import PinPatterns
 from gateway.scribe.strategies import chosen, parts
-from gateway.scribe.tokens import at_most, conversation_tokens, tools_tokens
+from gateway.scribe.tokens import at_most, conversation_tokens, text_tokens, tools_tokens
 from gateway.scribe.window import DOWN_TO, Room
 
 # Estimates err, and templates add words of their own.
@@ -93,6 +93,7 @@ class TurnWindow:
         "_estimates",
         "_kept",
         "_known",
+        "_noted",
         "_owner",
         "_patterns",
         "_record",
@@ -122,6 +123,7 @@ class TurnWindow:
         self._record: Recorder | _Nobody = record
         self._kept = kept
         self.memories = memories
+        self._noted = False
         self._estimates: dict[str, int] = {}
         # The conversation that was cut last, and what it was: for whoever sums it up.
         self.used: tuple[Key, tuple[Message, ...]] | None = None
@@ -132,6 +134,15 @@ class TurnWindow:
         Raises:
             ContextTooLong: it does not fit whatever is left out.
         """
+        self._noted = False
+        fitted = self._fit(call, name, config, tighter=tighter)
+        if not self.memories or self._noted:
+            return fitted
+        messages = list(fitted.messages)
+        with_notes(messages, Notes(memories=self.memories))
+        return msgspec.structs.replace(fitted, messages=tuple(messages))
+
+    def _fit(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
         settings = self._settings
         strategy = settings.strategy
         counts = strategy in ("window", "summary") or (strategy == "auto" and self._kept)
@@ -145,7 +156,7 @@ class TurnWindow:
         ):
             return call
         tools = tools_tokens(call.fields)
-        usable = None if context is None else self._usable(context, tools, call.fields, name)
+        usable = None if context is None else self._usable(context, tools, call.fields, name) - self._remembered()
         if not (tighter or selects or (counts and len(call.messages) > settings.max_messages)):
             bound = at_most(call.messages)
             if bound is not None and usable is not None and bound <= usable:
@@ -230,6 +241,7 @@ class TurnWindow:
                 raise self._too_long(call, conversation, system, tools, pinned, left)
         free = summary if left is None else max(0, min(summary, left - window.live - (pinned or AROUND_TOKENS)))
         fitted = conversation.fitted(body, pins, free, self.memories)
+        self._noted = True
         sent = (*head, *fitted.messages)
         tokens = conversation_tokens(sent)
         self._estimates[name] = tokens + tools
@@ -272,6 +284,10 @@ class TurnWindow:
             prefix_share=None,
         )
         return msgspec.structs.replace(call, messages=messages)
+
+    def _remembered(self) -> int:
+        """What memories take."""
+        return AROUND_TOKENS + sum([text_tokens(line) + 1 for line in self.memories]) if self.memories else 0
 
     def _usable(self, context: int, tools: int, fields: Mapping[str, msgspec.Raw], name: str) -> int:
         """Tokens that messages may take, as they are estimated here."""
