@@ -191,10 +191,21 @@ class NativeBackend:
             batch += chunks
             reading.note(chunks)
             return None
-        for payload in payloads:
-            if reading.normaliser is not None and (known := reading.normaliser.scan(payload)) is not None:
-                batch.append(known)
+        behind = 0
+        for position, payload in enumerate(payloads):
+            if position < behind:
                 continue
+            if reading.normaliser is not None:
+                if (
+                    position + 1 < len(payloads)
+                    and (run := reading.normaliser.scan_run(payloads, position)) is not None
+                ):
+                    chunk, behind = run
+                    batch.append(chunk)
+                    continue
+                if (known := reading.normaliser.scan(payload)) is not None:
+                    batch.append(known)
+                    continue
             failure: GatewayError | None = None
             try:
                 for part in _parts(payload):

@@ -13,8 +13,6 @@ import msgspec
 
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, Form, Run
 
-# Not to be found in JSON that stands on one line.
-_BETWEEN = b"\n"
 _TEXT = re.compile(rb'"content":\s*("(?:[^"\\]|\\.)*+")')
 
 _decode_text = msgspec.json.Decoder(str).decode
@@ -64,10 +62,11 @@ class RunScanner:
         settled: whether it is known by now how such chunks look here, or that it will not be.
     """
 
-    __slots__ = ("_form", "_joint", "_known", "settled")
+    __slots__ = ("_came", "_joint", "_known", "_made", "settled")
 
     def __init__(self) -> None:
-        self._form: Form | None = None
+        self._came: Form | None = None
+        self._made: Form | None = None
         self._joint = b""
         self._known = ChunkFields()
         self.settled = False
@@ -83,38 +82,53 @@ class RunScanner:
             return
         if choice.index or choice.finish_reason is not None:
             return
-        self.settled = True
-        found = _TEXT.search(chunk.data)
-        if found is None or chunk.data.count(b'"content":') != 1:
-            return
-        self._form = form = Form(chunk.data[: found.start(1)], chunk.data[found.end(1) :])
-        self._joint = form.after + _BETWEEN + form.before
-        self._known = fields
+        self.learn_as(chunk.data, chunk)
 
-    def scan(self, payloads: Sequence[bytes], start: int) -> tuple[Chunk, int] | None:
-        """The run that begins at `start`, and where it ends; None where none of at least two chunks begins there."""
-        form = self._form
-        if form is None or not _is_of(form, payloads[start]):
+    def learn_as(self, came: bytes, made: Chunk) -> None:
+        """Take a chunk that says text and nothing else as the form to recognise, and what was made of it."""
+        self.settled = True
+        self._came = form_of(came)
+        self._made = self._came if came is made.data else form_of(made.data)
+        if self._came is not None:
+            self._joint = self._came.after + self._came.before
+        self._known = made.fields
+
+    def scan(self, payloads: Sequence[bytes], start: int, *, blank: bool = True) -> tuple[Chunk, int] | None:
+        """The run that begins at `start`, and where it ends; None where none of at least two chunks begins there.
+
+        Without `blank` there is none where a text is empty.
+        """
+        form, made = self._came, self._made
+        if form is None or made is None or not _is_of(form, payloads[start]):
             return None
         end = len(payloads)
         while end > start + 1 and not _is_of(form, payloads[end - 1]):
             end -= 1
-        size = end - start
-        if size < 2:
+        some = payloads[start:end]
+        if len(some) < 2:
             return None
-        joined = _BETWEEN.join(payloads[start:end])
-        spelled = joined[len(form.before) : len(joined) - len(form.after)].split(self._joint)
-        if len(spelled) != size or joined.count(b"\n") != size - 1:
+        first, last = len(form.before), -len(form.after)
+        spelled = [payload[first:last] for payload in some]
+        joined = b"".join(some)
+        if b"\n" in joined or form.before + self._joint.join(spelled) + form.after != joined:
             return None
         try:
             texts = _decode_texts(b"[" + b",".join(spelled) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if len(texts) != size:
+        if len(texts) != len(some) or not (blank or all(texts)):
             return None
         known = self._known
         said = [ChunkChoice(0, Delta(content="".join(texts)))]
-        return Chunk(b"", ChunkFields(known.id, known.model, said, created=known.created), Run(form, spelled)), end
+        return Chunk(b"", ChunkFields(known.id, known.model, said, created=known.created), Run(made, spelled)), end
+
+
+def form_of(data: bytes) -> Form | None:
+    """What stands around the text of a chunk that says it in one place; None where that cannot be told."""
+    found = _TEXT.search(data)
+    if found is None or data.count(b'"content":') != 1:
+        return None
+    return Form(data[: found.start(1)], data[found.end(1) :])
 
 
 def _is_of(form: Form, payload: bytes) -> bool:
