@@ -82,7 +82,7 @@ test: $(TESTING)  ## the whole suite: style, types, import contracts, hooks, tes
 	  echo "not a git work tree: the hooks' commands are run without pre-commit"; \
 	  $(BIN)/pre-commit validate-config && $(MAKE) --no-print-directory check; \
 	fi
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # 350 MB, half of them a model: not part of `make test`.
 $(REAL): $(TESTING) requirements/real.lock

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -74,6 +75,7 @@ from gateway.runs.tasks import TaskHandler
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
+from gateway.security.masking.secret import read_secret
 from gateway.security.memory_counters import MemoryCounters
 from gateway.security.principal import Principal
 from gateway.settings import Settings
@@ -159,7 +161,16 @@ async def open_gateway(
     async with contextlib.AsyncExitStack() as stack:
         book = KeyBook(clock)
         stack.push_async_callback(book.close)
-        builder = Builder(config_path, routes_path, settings, clock, host=host, root=root, book=book)
+        builder = Builder(
+            config_path,
+            routes_path,
+            settings,
+            clock,
+            host=host,
+            root=root,
+            book=book,
+            secret=partial(read_secret, settings.gateway_privacy_key),
+        )
         stack.push_async_callback(builder.close)
         own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config
         # What the first version's making logs, tool servers above all, looks as all later lines do.
@@ -195,7 +206,11 @@ async def open_gateway(
             log.configure(snapshot.config.observe.log)
             if snapshot.calibration.state == "stale":
                 _log.warning("the calibration is stale and not used", reason=snapshot.calibration.reason)
-            traces.configure(snapshot.config.observe.traces)
+            privacy = snapshot.privacy
+            traces.configure(
+                snapshot.config.observe.traces,
+                lambda owner: privacy.begin(owner, None) if privacy is not None else None,
+            )
             pruner.configure(snapshot.config)
             metrics.configure(
                 snapshot.version,

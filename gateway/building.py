@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from gateway.config.limits import OidcConfig
 from gateway.config.loader import load, load_files
 from gateway.config.models import Capabilities, GatewayConfig, SemanticConfig
 from gateway.config.names import ModelNames, fallback_order
+from gateway.config.privacy import PrivacyConfig
 from gateway.config.publishing import Draft
 from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
@@ -37,6 +38,9 @@ from gateway.routing.relevance import Relevance
 from gateway.routing.rules import rule_mistakes
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import KeyRing, Tokens
+from gateway.security.masking.masking import Detects
+from gateway.security.masking.privacy import Privacy
+from gateway.security.masking.secret import Secret, fresh_secret
 from gateway.security.outbound import OutboundGuard
 from gateway.security.outbound_gate import addresses_of
 from gateway.security.prices import Prices, price_of
@@ -69,6 +73,7 @@ class Builder:
         port: the port it listens on, or None for the file's; never reached by tools.
         offline: as in `prove`; such snapshots serve nobody.
         book: the keys of the database, or None where there is none to ask.
+        secret: reads what placeholders are made with, for the database's URL; None for one of this process's own.
 
     Attributes:
         root: what relative paths of the configuration start from.
@@ -89,6 +94,7 @@ class Builder:
         root: Path | None = None,
         offline: bool = False,
         book: KeyBook | None = None,
+        secret: Callable[[str], Secret] | None = None,
     ) -> None:
         self._config_path = config_path
         self._routes_path = routes_path
@@ -106,6 +112,8 @@ class Builder:
         self.lock_path = config_path.parent / LOCK_NAME
         self.told: tuple[Problem, ...] = ()
         self._book = book
+        self._secret_of = secret
+        self._secret: Secret | None = None
         self._tokens: tuple[OidcConfig, Tokens] | None = None
 
     async def read(self) -> Bundle:
@@ -227,6 +235,7 @@ class Builder:
             calibration=router.calibration,
             relevance=self._relevance(config, registry),
             offers_vary=offers_vary(bundle.config, bundle.routes, registry),
+            privacy=self._privacy(bundle, registry),
             prices=Prices({name: price_of(backend, listed.get(name)) for name, backend in config.backends.items()}),
         )
         if prepared and snapshot.relevance is not None:
@@ -330,6 +339,27 @@ class Builder:
             raise
         return taken
 
+    def secret(self, database: str) -> Secret:
+        """What placeholders are made with; read once.
+
+        Raises:
+            ConfigError: there is none, and none can be made.
+        """
+        if self._secret is None:
+            self._secret = fresh_secret() if self._secret_of is None else self._secret_of(database)
+        return self._secret
+
+    def _privacy(self, bundle: Bundle, registry: Registry) -> Privacy | None:
+        """What is private; None where nothing is looked for."""
+        config = bundle.config
+        routes = {route.route: route.privacy for route in bundle.routes if route.privacy is not None}
+        modes = {config.privacy.mode, *(route.mode for route in routes.values())}
+        sensitive = any(spec.sensitive for spec in registry.specs.values())
+        if not sensitive and not modes & {"mask", "block"}:
+            return None
+        secret = self.secret(config.storage.database)
+        return Privacy(config.privacy, routes, secret, _detector_of, registry.secrets_of if sensitive else None)
+
     def _relevance(self, config: GatewayConfig, registry: Registry) -> Relevance | None:
         if len(registry.specs) <= config.tools.max_offered:
             return None
@@ -401,6 +431,13 @@ def stale_calibration(files: Files, snapshot: Snapshot) -> tuple[Problem, ...]:
         return ()
     text = f"the calibration is stale and not used: {snapshot.calibration.reason}; run `hermes-gateway calibrate`"
     return (Problem(files.calibration_name, 0, text, "warning"),)
+
+
+def _detector_of(config: PrivacyConfig) -> Detects:
+    # Tables of the world's telephone numbers, which nobody loads who masks nothing.
+    from gateway.security.masking.detector import Detector
+
+    return Detector(config.kinds, config.patterns, id_numbers=config.id_numbers, regions=config.phone_regions)
 
 
 def _said_of(name: str, registry: Registry, servers: Sequence[McpProvider]) -> tuple[str, str] | None:

@@ -32,6 +32,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── Draining                    this process is about to stop
     ├── ToolsAway                   a server of tools is away that has to be there
     ├── StoreUnavailable            what must be durable cannot be written
+    │   ├── NotStorable             the database does not take a value of the request
     │   └── SchemaOld               the database's tables are those of another version
     ├── BackgroundUnavailable       the queue of background runs cannot be reached
     ├── ConfigStale                 this replica may be behind the others and must not decide
@@ -244,6 +245,12 @@ class StoreUnavailable(GatewayError):
     """Something that has to be durable could not be written or read."""
 
     retryable = True
+
+
+class NotStorable(StoreUnavailable):
+    """The database is there, and does not take a value of the request, such as a text with a NUL character."""
+
+    retryable = False
 
 
 class SchemaOld(StoreUnavailable):

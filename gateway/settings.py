@@ -42,6 +42,7 @@ class Settings(BaseSettings):
     gateway_config: Path | None = Field(default=None, validation_alias="GATEWAY_CONFIG")
     gateway_routes: Path | None = Field(default=None, validation_alias="GATEWAY_ROUTES")
     gateway_admin_key: str | None = Field(default=None, validation_alias="GATEWAY_ADMIN_KEY", repr=False)
+    gateway_privacy_key: str | None = Field(default=None, validation_alias="GATEWAY_PRIVACY_KEY", repr=False)
     gateway_url: str | None = Field(default=None, validation_alias="GATEWAY_URL")
     gateway_key: str | None = Field(default=None, validation_alias="GATEWAY_KEY", repr=False)
     port: int | None = Field(default=None, ge=0, le=65535, validation_alias="PORT")

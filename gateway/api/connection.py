@@ -23,6 +23,21 @@ _LOOKS = 4
 _UPGRADES = frozenset({b"upgrade", b"http2-settings"})
 
 
+class _UntilTheEnd(int):
+    """The length of an answer to an HTTP/1.0 client that knows no chunks: its end is the connection's, and nothing is missing before."""
+
+    def __lt__(self, _: int) -> bool:
+        return False
+
+    def __ne__(self, _: object) -> bool:
+        return False
+
+    def __sub__(self, _: int) -> _UntilTheEnd:
+        return self
+
+    __hash__ = int.__hash__
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol, with an end to its patience and an ear for requests that offer an upgrade.
 
@@ -90,6 +105,10 @@ class Connection(HttpToolsProtocol):
             self._offers_upgrade = True
             return
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            # uvicorn would send chunks; what says its own length is as long as that.
+            self.cycle.chunked_encoding = False
+            self.cycle.expected_content_length = _UntilTheEnd()
         self._in_body = True
         self._window_bytes = 0
 

@@ -15,6 +15,7 @@ from gateway.chat.blocks import Message
 from gateway.chat.chunk import Chunk
 from gateway.chat.schemas.dialect import SchemaDialect
 from gateway.config.models import BackendConfig
+from gateway.security.masking.messages import Conversation
 
 
 class Fit(Protocol):
@@ -44,6 +45,7 @@ class ModelCall(msgspec.Struct, frozen=True):
         tokens: an estimate of the prompt's tokens; 0 where nobody asked for one.
         tools_in: the `tools` array in another dialect of schemas than `whole`, or None where that makes no difference.
         fit: makes the conversation fit a backend, or None where it is sent as it is.
+        private: what is private in the turn, to be masked for backends that may not see it; None where nothing is.
     """
 
     messages: tuple[Message, ...]
@@ -55,6 +57,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     tokens: int = 0
     tools_in: Callable[[SchemaDialect], bytes | None] | None = None
     fit: Fit | None = None
+    private: Conversation | None = None
 
 
 class Backend(Protocol):

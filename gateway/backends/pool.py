@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.backends.attempts import Attempt, Attempts, Tier
 from gateway.backends.backend import ModelCall
+from gateway.backends.veil import Veil, veiled
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk
 from gateway.chat.usage import Usage
@@ -94,8 +95,13 @@ class Pool:
         while True:
             attempt = attempt or await attempts.next()
             try:
-                answer = await attempt.adapter.complete(attempt.fitted())
+                asked, veil = attempt.fitted(), None
+                if asked.private is not None:
+                    asked, veil = await veiled(asked, attempt.backend.name)
+                answer = await attempt.adapter.complete(asked)
                 attempt.answered(self._clock.monotonic(), streamed=False)
+                if veil is not None:
+                    answer = veil.answer(answer)
             except GatewayError as error:
                 attempts.failed(attempt, error)
             else:
@@ -134,7 +140,11 @@ class Pool:
             begun = False
             lost: Usage | None = None
             try:
-                async with aclosing(attempt.adapter.stream(attempt.fitted())) as batches:
+                asked, veil = attempt.fitted(), None
+                if asked.private is not None:
+                    asked, veil = await veiled(asked, attempt.backend.name)
+                stream = attempt.adapter.stream(asked)
+                async with aclosing(stream if veil is None else _unveiled(stream, veil)) as batches:
                     async for batch in batches:
                         if begun:
                             if seen is not None:
@@ -185,8 +195,19 @@ class Pool:
         return Attempts(tiers, call, record, self._clock, self._dice, prefer=prefer, streamed=streamed)
 
 
+async def _unveiled(
+    batches: AsyncGenerator[Sequence[Chunk], None], veil: Veil
+) -> AsyncGenerator[Sequence[Chunk], None]:
+    """A stream with its values back."""
+    async with aclosing(batches):
+        async for batch in batches:
+            if shown := veil.feed(batch):
+                yield shown
+
+
 def _usage(held: Sequence[Chunk]) -> Usage | None:
-    return next((chunk.fields.usage.usage() for chunk in reversed(held) if chunk.fields.usage is not None), None)
+    said = (chunk.fields.usage for chunk in reversed(held))
+    return next((usage.usage() for usage in said if usage is not None and not usage.blank), None)
 
 
 def _has_content(batch: Sequence[Chunk]) -> bool:

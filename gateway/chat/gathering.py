@@ -20,8 +20,8 @@ def gathered(chunks: Sequence[Chunk], new_id: Callable[[], str]) -> Answer:
     parts: dict[int, Assembly] = {}
     usage: Usage | None = None
     for chunk in chunks:
-        if chunk.fields.usage is not None:
-            usage = chunk.fields.usage.usage()
+        if (said := chunk.fields.usage) is not None and not said.blank:
+            usage = said.usage()
         for choice in chunk.choices:
             parts.setdefault(choice.index or 0, Assembly(new_id)).add(choice.delta or Delta(), choice.finish_reason)
     choices = []

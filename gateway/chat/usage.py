@@ -95,8 +95,8 @@ class WireUsage(msgspec.Struct):
 
     @property
     def blank(self) -> bool:
-        """Whether it counts nothing: an estimate serves better."""
-        return self._prompt is None and self._completion is None and not self.total_tokens
+        """Whether it counts nothing: an estimate serves better. No answer takes no tokens at all, whatever servers say."""
+        return not (self._prompt or self._completion or self.total_tokens)
 
     @property
     def _prompt(self) -> float | None:

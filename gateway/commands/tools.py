@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "cache_ttl_s": spec.cache_ttl_s,
                 "shared_cache": spec.shared_cache,
                 "result_fields": spec.result_fields,
+                "sensitive": spec.sensitive,
                 "price": spec.price,
                 "checked": spec.checked,
                 "timeout_s": spec.timeout_s,

@@ -85,6 +85,8 @@ def load_files(
     if config is not None:
         routes = _with_environment_model(config, routes, environment_model)
         problems += _route_problems(config, routes, places)
+        if document is not None:
+            problems += _exempt_problems(config, routes, document, places)
         if document is not None and not _errors(problems):
             problems += _unknown_to_keys(config, [route.route for route in routes], document)
     calibration = None
@@ -190,6 +192,24 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
         problems.append(document.problem(("storage", "database"), message))
     problems += schedule_problems(config, document)
     return problems + _key_problems(config, document) + _webhook_problems(config, document)
+
+
+def _exempt_problems(
+    config: GatewayConfig, routes: tuple[RouteConfig, ...], document: Document, places: dict[str, Document]
+) -> list[Problem]:
+    """Backends that may see what is private, and are not there: one that is misspelt would be sent placeholders."""
+    said = [(config.privacy.exempt_backends, document)]
+    said += [
+        (route.privacy.exempt_backends or (), places[route.route]) for route in routes if route.privacy is not None
+    ]
+    return [
+        where.problem(
+            ("privacy", "exempt_backends", index), f"there is no backend `{name}`{_near(name, config.backends)}"
+        )
+        for names, where in said
+        for index, name in enumerate(names)
+        if name not in config.backends
+    ]
 
 
 def _fallback_problems(config: GatewayConfig, document: Document) -> list[Problem]:

@@ -29,6 +29,7 @@ from gateway.config.limits import (
     TeamConfig,
 )
 from gateway.config.mcp_servers import McpServerConfig
+from gateway.config.privacy import PrivacyConfig, RoutePrivacy
 from gateway.config.runs import RunsConfig, WebhookConfig
 from gateway.config.section import Name, NonEmpty, Section, no_truth_value
 
@@ -449,6 +450,7 @@ class GatewayConfig(Section):
     limits: CallerLimits = CallerLimits()
     budgets: CallerBudgets = CallerBudgets()
     idempotency: IdempotencyConfig = IdempotencyConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     approvals: ApprovalsConfig = ApprovalsConfig()
     context: ContextConfig = ContextConfig()
     runs: RunsConfig = RunsConfig()
@@ -505,6 +507,7 @@ class RouteConfig(Section):
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
     limits: Limits = Limits()
+    privacy: RoutePrivacy | None = Field(default=None, description="Laid over the gateway's.")
     context: RouteContextConfig = RouteContextConfig()
 
     @model_validator(mode="after")

@@ -17,11 +17,10 @@ _GATEWAY: Final = (
     "context.sessions",
     "context.summary.model",
     "context.memory",
-    "privacy",
     "runs.join_timeout_s",
     "observe.otlp",
 )
-_ROUTE: Final = ("privacy", "on_failure")
+_ROUTE: Final = ("on_failure",)
 
 GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
 ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)

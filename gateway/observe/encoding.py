@@ -12,7 +12,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from gateway.observe.events import Event, Recorder
+from gateway.observe.masked import is_touched, masked_events
 from gateway.observe.redaction import Redactor
+from gateway.security.masking.messages import Conversation
 from gateway.store.store import TraceRow
 
 Content = Literal["masked", "none"]
@@ -69,8 +71,16 @@ def decode_events(events: bytes) -> list[Event]:
     return _decoder.decode(events) if events else []
 
 
-def trace_row(trace: Recorder, content: Content = "masked", redactor: Redactor | None = None) -> TraceRow:
-    """The row that is kept of a finished turn."""
+def trace_row(
+    trace: Recorder,
+    content: Content = "masked",
+    redactor: Redactor | None = None,
+    private: Conversation | None = None,
+) -> TraceRow:
+    """The row that is kept of a finished turn, with placeholders for what is `private`."""
+    events = encode_events(trace.events, content, redactor)
+    if private is not None and is_touched(private, events):
+        events = masked_events(private, events)
     last = summary(trace)
     started = trace.events[0].at if trace.events else 0.0
     finished = trace.events[-1].at if trace.events else 0.0
@@ -92,7 +102,7 @@ def trace_row(trace: Recorder, content: Content = "masked", redactor: Redactor |
         prompt_tokens=int(last.get("prompt_tokens") or 0),
         completion_tokens=int(last.get("completion_tokens") or 0),
         version=last.get("version"),
-        events=encode_events(trace.events, content, redactor),
+        events=events,
     )
 
 

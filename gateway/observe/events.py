@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from gateway.clock import Clock
+from gateway.security.masking.messages import Conversation
 
 EventType = Literal[
     "request.received",
@@ -83,14 +84,16 @@ class Recorder:
         trace_id: 32 hex digits.
         owner: who the turn belongs to.
         events: in the order they happened.
+        private: what is private in the turn, or None where nothing is looked for.
     """
 
-    __slots__ = ("_clock", "_live", "events", "owner", "trace_id")
+    __slots__ = ("_clock", "_live", "events", "owner", "private", "trace_id")
 
     def __init__(self, trace_id: str, owner: str, clock: Clock, live: tuple[LiveSubscriber, ...] = ()) -> None:
         self.trace_id = trace_id
         self.owner = owner
         self.events: list[Event] = []
+        self.private: Conversation | None = None
         self._clock = clock
         self._live = live
 

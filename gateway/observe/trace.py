@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -20,6 +21,7 @@ from gateway.errors import StoreUnavailable
 from gateway.observe.encoding import trace_row
 from gateway.observe.events import Recorder
 from gateway.observe.redaction import Redactor
+from gateway.security.masking.messages import Conversation
 from gateway.store.store import Store, TraceRow
 
 # What may wait to be written: traces, and characters of their requests.
@@ -57,6 +59,7 @@ class TraceWriter:
         self._config = config
         self._clock = clock
         self._redactor = redactor
+        self._private: Callable[[str], Conversation | None] = lambda _: None
         self._max_waiting = max_waiting
         self._waiting: deque[_Waiting] = deque()
         self._characters = 0
@@ -71,9 +74,12 @@ class TraceWriter:
         self.dropped = 0
         self.written = 0
 
-    def configure(self, config: TracesConfig) -> None:
-        """Take another generation's settings; they hold from the next batch on."""
+    def configure(self, config: TracesConfig, private: Callable[[str], Conversation | None] = lambda _: None) -> None:
+        """Take another generation's settings; they hold from the next batch on. `private` says, for an owner, what is private in
+        a turn that ended before anybody knew its route.
+        """
         self._config = config
+        self._private = private
 
     async def open(self) -> None:
         """Start writing."""
@@ -87,15 +93,18 @@ class TraceWriter:
         if self._closed or len(self._waiting) >= self._max_waiting or self._characters + size > MAX_CHARACTERS:
             self.dropped += 1
             return
-        self._waiting.append(_waiting(trace, size, self._row(trace) if size <= _SMALL else None))
+        private = trace.private or self._private(trace.owner)
+        # What is private is looked for in a thread.
+        at_once = size <= _SMALL and (private is None or not private.masking.known)
+        self._waiting.append(_waiting(trace, size, self._row(trace, private) if at_once else None, private))
         self._characters += size
         self._accepted += 1
         self._wake.set()
 
-    def _row(self, trace: Recorder) -> TraceRow | None:
+    def _row(self, trace: Recorder, private: Conversation | None) -> TraceRow | None:
         """A small trace, encoded at once: while it is warm it costs half, and the turn's objects die young."""
         try:
-            return trace_row(trace, self._config.content, self._redactor)
+            return trace_row(trace, self._config.content, self._redactor, private)
         except Exception:  # noqa: BLE001 - whoever writes it tries again, and tells
             return None
 
@@ -154,7 +163,7 @@ class TraceWriter:
     async def _keep(self, batch: list[_Waiting]) -> None:
         try:
             rows = [each.row for each in batch if each.row is not None]
-            if large := [each.trace for each in batch if each.trace is not None]:
+            if large := [each for each in batch if each.trace is not None]:
                 # Off the event loop: long conversations take milliseconds to encode.
                 rows += await asyncio.to_thread(_rows, large, self._config, self._redactor)
             await self._store.traces.add(rows)
@@ -186,14 +195,15 @@ class _Waiting(msgspec.Struct, frozen=True):
     size: int
     trace: Recorder | None
     row: TraceRow | None
+    private: Conversation | None
 
 
-def _waiting(trace: Recorder, size: int, row: TraceRow | None) -> _Waiting:
-    return _Waiting(trace.trace_id, size, trace if row is None else None, row)
+def _waiting(trace: Recorder, size: int, row: TraceRow | None, private: Conversation | None) -> _Waiting:
+    return _Waiting(trace.trace_id, size, trace if row is None else None, row, private)
 
 
-def _rows(batch: list[Recorder], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
-    return [trace_row(trace, config.content, redactor) for trace in batch]
+def _rows(batch: list[_Waiting], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
+    return [trace_row(each.trace, config.content, redactor, each.private) for each in batch if each.trace is not None]
 
 
 def _sampled(trace_id: str, share: float) -> bool:

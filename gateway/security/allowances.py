@@ -90,11 +90,12 @@ class Today(msgspec.Struct, frozen=True):
     """The day by the configured clock on the wall, as in 2025-01-31.
 
     Attributes:
-        until: when it ends, epoch seconds.
+        since: when it began, epoch seconds; `until` when it ends.
         names: how counters call the periods that it is in.
     """
 
     day: str
+    since: float
     until: float
     names: Mapping[Period, str]
 
@@ -149,12 +150,14 @@ class Allowances:
     def today(self, now: float) -> Today:
         """The day of this moment."""
         today = self._today
-        if today is None or not today.until - 86_400 * 2 < now < today.until:
+        if today is None or not today.since <= now < today.until:
             local = datetime.fromtimestamp(now, self._zone)
-            midnight = datetime(local.year, local.month, local.day, tzinfo=self._zone) + timedelta(days=1)
+            begin = datetime(local.year, local.month, local.day, tzinfo=self._zone)
+            midnight = begin + timedelta(days=1)
             day = local.strftime("%Y-%m-%d")
             names: dict[Period, str] = {"day": day, "month": day[:7], "total": "ever"}
-            today = self._today = Today(day, midnight.astimezone(UTC).timestamp(), names)
+            since, until = begin.astimezone(UTC).timestamp(), midnight.astimezone(UTC).timestamp()
+            today = self._today = Today(day, since, until, names)
         return today
 
     def _found(self, principal: Principal, tags: frozenset[str], model: str, route: str | None) -> Allowance:

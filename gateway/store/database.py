@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.util.concurrency import await_
 
-from gateway.errors import SchemaOld, StoreUnavailable
+from gateway.errors import NotStorable, SchemaOld, StoreUnavailable
 from gateway.store.one_hop import OneHopDriver
 from gateway.store.tables import HEAD
 
@@ -40,6 +40,8 @@ _WAIT_S: Final = 5
 _STATEMENT_S: Final = 30
 # Whoever migrates holds this lock meanwhile: a number of our own among all advisory locks.
 _MIGRATING: Final = 0x4E52_4D53
+# What PostgreSQL's codes begin with where a value is at fault.
+_DATA_ERROR: Final = "22"
 
 
 class Database:
@@ -275,4 +277,6 @@ def _migrate(connection: Connection) -> None:
 def _unavailable(error: Exception) -> StoreUnavailable:
     if isinstance(error, IntegrityError):
         return StoreUnavailable("a record of this identity is kept already", retryable=False)
+    if str(getattr(getattr(error, "orig", None), "sqlstate", "")).startswith(_DATA_ERROR):
+        return NotStorable("The request holds a text that cannot be kept: too long, or with a NUL character in it.")
     return StoreUnavailable("the database cannot be read or written")

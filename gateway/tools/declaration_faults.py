@@ -42,6 +42,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
     ("allowed_roles", _are_names, "a list of roles"),
     ("requires", _are_names, "a list of tools' names"),
     ("result_fields", _are_names, "a list of paths"),
+    ("sensitive", _are_names, "a list of parameters' names and of paths in the result"),
     ("cache_ttl_s", _is_number, "a number"),
     ("shared_cache", _is_flag, "True or False"),
     ("price", _is_number, "a number"),

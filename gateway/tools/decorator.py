@@ -48,6 +48,7 @@ class Declaration:
     allowed_roles: tuple[str, ...]
     requires: tuple[str, ...]
     result_fields: tuple[str, ...]
+    sensitive: tuple[str, ...]
     cache_ttl_s: float
     shared_cache: bool
     price: float
@@ -136,7 +137,7 @@ def tool(
         confidence_gate: whether a human has to approve a call that the model is not sure of (`approvals.confidence`).
         allowed_roles: roles that may be offered it; empty for everybody.
         requires: tools that must have succeeded in the thread before it is offered.
-        sensitive: not served by this version.
+        sensitive: names of parameters, and paths in the result, whose values are private: models, traces and logs get placeholders.
         result_fields: what of a result the model sees, as paths of keys: `status`, `items.name`; everything by default.
         cache_ttl_s: seconds a result may be used again for the same arguments; 0 for never. Not for writing tools.
         shared_cache: whether a kept result may be another owner's too.
@@ -152,7 +153,7 @@ def tool(
 
     What is not served is refused when the plugin is loaded, with the file and line of the declaration.
     """
-    later = {"sensitive": sensitive, "compensate": compensate}
+    later = {"compensate": compensate}
 
     def declare(function: F) -> F:
         called = name if isinstance(name, str) else function.__name__
@@ -169,6 +170,7 @@ def tool(
             allowed_roles=_listed(allowed_roles),
             requires=_listed(requires),
             result_fields=_listed(result_fields),
+            sensitive=_listed(sensitive),
             cache_ttl_s=cache_ttl_s,
             shared_cache=shared_cache,
             price=price,

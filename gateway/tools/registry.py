@@ -173,6 +173,11 @@ class Registry:
         """The tool that a name in a file, a key or a header means, or None."""
         return self.specs.get(name) or self._short.find(name)
 
+    def secrets_of(self, name: str) -> tuple[str, ...]:
+        """The sensitive parameters and result fields of the tool that a model knows by this name."""
+        spec = self.find(name) or self.find(name.rpartition("__")[2])
+        return () if spec is None else spec.sensitive
+
     def _is_among(self, spec: ToolSpec, names: Collection[str]) -> bool:
         return spec.name in names or (bool(spec.remote_name) and any(self.find(name) is spec for name in names))
 

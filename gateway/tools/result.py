@@ -19,6 +19,9 @@ from gateway.tools.untrusted import defused, is_suspect
 _MOST_PLACES = 8
 _HEAVY_CHARS, _HEAVY_ITEMS = 65_536, 256
 _CUT = "…"
+# Bytes: of a member that gets less, little would be left; and of a value that gets less, nothing.
+_LEAST_SHARE = 64
+_LEAST_ROOM = 8
 # Python writes no longer ones: 4300 digits.
 _MOST_BITS = 14_280
 _PLAIN = (str, int, float, NoneType)
@@ -212,7 +215,7 @@ def _next_of(places: dict[str, str]) -> dict[str, Any]:
     """Where to read on: the first place of which something is missing, and how much of it is there."""
     for path, said in places.items():
         missing, _, total, unit, *_ = [*said.split(), *[""] * 4]
-        if unit in {"items", "characters"}:
+        if unit in {"items", "characters", "fields"}:
             return {"path": path, "offset": int(total) - int(missing)}
         return {"path": path}
     return {}
@@ -251,12 +254,16 @@ def _shorten_list(value: list[Any], budget: int, path: str, places: dict[str, st
 
 
 def _shorten_object(value: dict[str, Any], budget: int, path: str, places: dict[str, str]) -> dict[str, Any]:
-    """Small members stay whole; what is left of the budget is shared by the large ones."""
+    """Small members stay whole, and what is left of the budget is shared by the large ones; where they are too many for that,
+    the first ones stay, as in a list.
+    """
     sizes = {key: size_of(key) + 2 + size_of(item) for key, item in value.items()}
     shares: dict[str, int] = {}
     left, waiting = budget - 2, len(sizes)
     for key in sorted(sizes, key=lambda each: sizes[each]):
         shares[key] = min(sizes[key], left // waiting)
+        if shares[key] < min(sizes[key], _LEAST_SHARE) and waiting > _MOST_PLACES:
+            return _first_members(value, sizes, budget, path, places)
         left -= shares[key]
         waiting -= 1
     out: dict[str, Any] = {}
@@ -264,8 +271,26 @@ def _shorten_object(value: dict[str, Any], budget: int, path: str, places: dict[
         room = shares[key] - size_of(key) - 2
         if shares[key] == sizes[key]:
             out[key] = item
-        elif room > 8:
+        elif room > _LEAST_ROOM:
             out[key] = shortened(item, room, f"{path}.{key}".lstrip("."), places)
+    if len(out) < len(value):
+        places[path or "result"] = f"{len(value) - len(out)} of {len(value)} fields, some between others"
+    return out
+
+
+def _first_members(
+    value: dict[str, Any], sizes: dict[str, int], budget: int, path: str, places: dict[str, str]
+) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    left = budget - 2
+    for key, item in value.items():
+        if sizes[key] > left:
+            room = left - size_of(key) - 2
+            if not out and room > _LEAST_ROOM:
+                out[key] = shortened(item, room, f"{path}.{key}".lstrip("."), places)
+            break
+        out[key] = item
+        left -= sizes[key]
     if len(out) < len(value):
         places[path or "result"] = f"{len(value) - len(out)} of {len(value)} fields"
     return out

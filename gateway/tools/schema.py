@@ -196,7 +196,8 @@ def _strange(parameters: Mapping[str, Any], hints: Mapping[str, Any]) -> str | N
             TypeAdapter(hints[name])
         except (PydanticUserError, TypeError):
             kind = getattr(hints[name], "__name__", None) or str(hints[name])
-            return f"parameter `{name}`: `{kind}` has no JSON form; take `str`, `dict`, a dataclass, a TypedDict or a pydantic model"
+            fitting = "`str`, `dict`, a dataclass, a `TypedDict` (of `typing_extensions` before Python 3.12) or a pydantic model"
+            return f"parameter `{name}`: `{kind}` has no JSON form; take {fitting}"
     return None
 
 

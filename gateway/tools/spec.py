@@ -80,6 +80,7 @@ class ToolSpec:
         remote_name: what its server calls it, where it is a server's tool; empty for others.
         requires: tools, by name, that must have succeeded in the thread before it is offered.
         result_fields: what of a result the model sees, as paths of keys with dots between; empty for all of it.
+        sensitive: parameters, and fields of a result as paths, whose values no model, trace or log gets to see.
         cache_ttl_s: seconds a result may be used again for the same arguments; 0 for never. Never where it writes.
         shared_cache: whether a kept result may be another owner's.
         checked: whether its author wrote a self-check.
@@ -108,6 +109,7 @@ class ToolSpec:
     deletes: bool = False
     requires: tuple[str, ...] = ()
     result_fields: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] = ()
     cache_ttl_s: float = 0
     shared_cache: bool = False
     checked: bool = False
@@ -155,6 +157,7 @@ def make_spec(
     deletes: bool = False,
     requires: tuple[str, ...] = (),
     result_fields: tuple[str, ...] = (),
+    sensitive: tuple[str, ...] = (),
     cache_ttl_s: float = 0,
     shared_cache: bool = False,
     checked: bool = False,
@@ -185,6 +188,7 @@ def make_spec(
         deletes,
         requires,
         result_fields,
+        sensitive,
         cache_ttl_s,
         shared_cache,
         price,
@@ -212,6 +216,7 @@ def make_spec(
         deletes=deletes,
         requires=requires,
         result_fields=result_fields,
+        sensitive=sensitive,
         cache_ttl_s=cache_ttl_s,
         shared_cache=shared_cache,
         checked=checked,

@@ -18,6 +18,7 @@ from gateway.chat.usage import Usage
 from gateway.config.models import CacheConfig
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
+from gateway.security.masking.messages import Conversation
 from gateway.security.principal import Principal
 from gateway.tools.guards.paging import READ_RESULT
 from gateway.tools.guards.remembered import Remembered
@@ -104,6 +105,7 @@ class Turn:
         replayed_usage: what that answer cost when it was given.
         prefix: what the id of the answer begins with: its API's.
         pin: what decides it, to be recorded; None where that is done, or it is no run's.
+        private: what is private in it, or None where nothing is.
         approvals: what it knows of approvals; None where it has nothing to do with any.
         window: makes its conversation fit the backends, or None where it is sent as it is.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
@@ -161,6 +163,7 @@ class Turn:
     replayed_usage: Usage | None = None
     prefix: str = "chatcmpl-"
     pin: Any = None
+    private: Conversation | None = None
     approvals: TurnApprovals | None = None
     window: TurnWindow | None = None
     changed: tuple[str, ...] = ()

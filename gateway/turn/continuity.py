@@ -38,6 +38,8 @@ _CLOSE_S = 5.0
 # Rounds that may wait to be written, and how many are written at once.
 _WAITING = 10_000
 _BATCH = 100
+# Characters of a call id that are kept as they are.
+_LONGEST_ID = 256
 
 _log: Any = structlog.get_logger("gateway.turns")
 
@@ -104,7 +106,7 @@ class Continuity:
         rows = await self._store.find(
             owner,
             [anchors[place] for place in places],
-            [call.id for place in places for call in messages[place].tool_calls],
+            [_named(call.id) for place in places for call in messages[place].tool_calls],
         )
         rows = [*waiting, *rows]
         if not rows:
@@ -177,7 +179,7 @@ class Continuity:
             visible=visible_hash(behind.visible),
             digest=hashlib.sha256(encoded).hexdigest(),
             messages=encoded,
-            call_ids=tuple(call.id for call in behind.visible.tool_calls) if behind.named else (),
+            call_ids=tuple(_named(call.id) for call in behind.visible.tool_calls) if behind.named else (),
             created_at=self._clock.now(),
         )
 
@@ -193,16 +195,24 @@ class Continuity:
         for call_id in unknown:
             self._issued[owner, call_id] = True
         if unknown:
-            rows = await self._store.find(owner, (), unknown)
-            found |= {call_id for row in rows for call_id in row.call_ids if call_id in unknown}
+            named = {_named(call_id): call_id for call_id in unknown}
+            rows = await self._store.find(owner, (), list(named))
+            found |= {named[name] for row in rows for name in row.call_ids if name in named}
         return found
+
+
+def _named(call_id: str) -> str:
+    """What a call id is kept as: some upstreams put whole signatures into theirs, which no index takes."""
+    if len(call_id) <= _LONGEST_ID and "\0" not in call_id:
+        return call_id
+    return f"sha256:{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _of(message: Message, anchor: str, rows: Sequence[HiddenRow]) -> HiddenRow | None:
     """The one row behind a message, or None where there is none or more than one."""
     exact = [row for row in rows if row.anchor == anchor]
     if not exact and message.tool_calls:
-        ids = tuple(sorted(call.id for call in message.tool_calls))
+        ids = tuple(sorted(_named(call.id) for call in message.tool_calls))
         exact = [row for row in rows if tuple(sorted(row.call_ids)) == ids and _is_alike(message, row)]
     return exact[0] if exact and len({row.digest for row in exact}) == 1 else None
 

@@ -46,7 +46,16 @@ def condenser(turn: Turn, clock: Clock) -> Condense | None:
         messages = (Message("system", (Text(_ASK),)), Message("user", (Text(asked),)))
         left_s = max(0.001, turn.deadline - clock.monotonic())
         tokens = estimate_tokens(messages) if pool.sized else 0
-        call = ModelCall(messages, {}, turn.record.trace_id, left_s, meant.model, meant.wanted, tokens)
+        call = ModelCall(
+            messages,
+            {},
+            turn.record.trace_id,
+            left_s,
+            meant.model,
+            meant.wanted,
+            tokens,
+            private=turn.private,
+        )
         got = await pool.complete(call, turn.record)
         message = got.answer.message
         estimated = Usage(estimate_tokens(messages), estimate_tokens((message,)), estimated=True)

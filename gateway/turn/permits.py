@@ -35,6 +35,8 @@ from gateway.turn.refusal import refusal_of, standing_of
 
 # Tokens that an answer is reckoned with that may be as long as it likes.
 ANSWER_TOKENS: Final = 1024
+# Requests name any number; the counters hold 64 bits. More than any limit or budget may be.
+MOST_RECKONED: Final = 2**62
 _MOST_WARNED: Final = 10_000
 
 _log = structlog.stdlib.get_logger("gateway.limits")
@@ -240,7 +242,7 @@ class Permits:
             if not bound.known:
                 # Nobody knows what it will cost; once everything is spent, nothing may.
                 cost = max(cost, 1)
-        return prompt + (most or 0) * turn.request.n, cost
+        return min(prompt + (most or 0) * turn.request.n, MOST_RECKONED), min(cost, MOST_RECKONED)
 
     async def _asked(self, turn: Turn, permit: Permit, entry: Entry) -> Verdict | None:
         """What the counters say; None where they are away and the turn may run all the same."""

@@ -23,6 +23,7 @@ from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.routing.text import estimate_tokens, routing_texts
+from gateway.security.masking.messages import Conversation
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
 from gateway.store.usage_records import NANO
@@ -164,6 +165,7 @@ async def prepare(
     route = snapshot.routes.get(decision.route) if decision.route else None
     if before is not None:
         route = before.route
+    record.private = _private(snapshot, principal, route)
     max_rounds = snapshot.config.tools.max_rounds
     if route is not None and route.max_rounds is not None:
         max_rounds = route.max_rounds
@@ -233,6 +235,7 @@ async def prepare(
         shows_tools=wishes.events and bool(offered),
         tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
         pin=to_record,
+        private=record.private,
         changed=before.changed if before is not None else (),
         gone=before.gone if before is not None else (),
     )
@@ -256,6 +259,13 @@ async def _restored(
     if messages is not request.messages:
         record.emit("hidden.restored", messages=len(messages) - len(request.messages))
     return messages
+
+
+def _private(snapshot: Snapshot, principal: Principal, route: RouteConfig | None) -> Conversation | None:
+    """What is private in a turn on this route."""
+    if snapshot.privacy is None:
+        return None
+    return snapshot.privacy.begin(principal.owner, route.route if route is not None else None)
 
 
 def _results_in(messages: Sequence[Message]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from gateway.routing.relevance import Relevance
 from gateway.routing.router import Router
 from gateway.security.allowances import Allowances
 from gateway.security.keys import KeyRing
+from gateway.security.masking.privacy import Privacy
 from gateway.security.prices import Bound, Prices
 from gateway.security.principal import Principal
 from gateway.tools.registry import Registry
@@ -43,6 +44,7 @@ class Snapshot:
         relevance: which tools a text is about, where there may be more of them than are offered.
         offers_vary: whether requests of one thread may be offered different tools although nothing has failed.
         prices: what the backends cost.
+        privacy: what is private, or None where nothing is looked for.
         allowances: who is limited by what.
     """
 
@@ -60,6 +62,7 @@ class Snapshot:
     relevance: Relevance | None = None
     offers_vary: bool = True
     prices: Prices = field(default_factory=Prices)
+    privacy: Privacy | None = None
     allowances: Allowances = field(init=False)
     _bounds: dict[tuple[str, bool], Bound] = field(default_factory=dict, init=False, repr=False)
 

@@ -159,8 +159,8 @@ class StreamedRound:
         visible: list[Chunk] = []
         state = self._state
         for chunk in chunks:
-            if chunk.fields.usage is not None:
-                self.usage = chunk.fields.usage.usage()
+            if (said := chunk.fields.usage) is not None and not said.blank:
+                self.usage = said.usage()
             choices = chunk.fields.choices
             if not choices:
                 continue

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.api.connection import Connection
 from tests.serving import Served, native_config, serving
-from tests.upstream import ScriptedUpstream, answer
+from tests.upstream import DONE, ScriptedUpstream, answer, d, f, stream
 
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
 UPGRADE = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
@@ -169,3 +169,28 @@ async def test_client_that_goes_on_sending_after_its_refusal_is_let_go(
         async with asyncio.timeout(10):
             with pytest.raises(ConnectionError):
                 await pouring
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_only_a_client_that_knows_chunks_gets_them(tmp_path: Path, version: str) -> None:
+    reply = stream(d({"role": "assistant", "content": "hello"}), f("stop"), DONE)
+    body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}).encode()
+    async with (
+        ScriptedUpstream(reply) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+        line(on) as client,
+    ):
+        request = head("Connection: close\r\n", len(body)).replace(b"HTTP/1.1", f"HTTP/{version}".encode())
+        client.writer.write(request + body)
+        got, _, streamed = (await client.end()).partition(b"\r\n\r\n")
+    assert (b"transfer-encoding: chunked" in got) is (version == "1.1")
+    assert streamed.startswith(b"data: ") is (version == "1.0")
+    assert b"data: [DONE]\n\n" in streamed
+
+
+async def test_an_answer_with_a_length_is_as_long_to_an_older_client(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as on, line(on) as client:
+        client.writer.write(head().replace(b"HTTP/1.1", b"HTTP/1.0") + BODY)
+        status, body = await client.answer()
+        assert (status, body["choices"][0]["message"]["content"]) == (200, "hello")
+        assert await client.end() == b""

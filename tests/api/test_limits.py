@@ -465,3 +465,16 @@ async def test_a_bound_that_upstreams_may_not_heed_makes_no_request_cheap_B079(
         status, _, body = await ask(served, **asked)
         assert (status, body["error"]["code"]) == (429, "insufficient_quota")
         assert upstream.requests == []
+
+
+@pytest.mark.parametrize("asked", [{"max_tokens": 10**30}, {"n": 10**20, "max_tokens": 10**20}], ids=["length", "n"])
+async def test_a_bound_beyond_every_number_is_reckoned_with_too(tmp_path: Path, asked: dict[str, int]) -> None:
+    async with ScriptedUpstream(then=answer("ok")) as upstream:
+        with valkey() as server:
+            key = {"limits": {"tokens_per_min": 1000}, "budgets": {"day": 5}}
+            whole = config(upstream, key=key)
+            whole["storage"] = {"database": f"sqlite:///{tmp_path / 'x.db'}", "redis": server.url}
+            async with serving(tmp_path, whole) as served:
+                status, _, body = await ask(served, **asked)
+                assert (status, body["error"]["code"]) == (429, "insufficient_quota")
+                assert (await ask(served))[0] == 200

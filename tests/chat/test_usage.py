@@ -63,3 +63,9 @@ def test_counts_that_no_database_could_hold_are_cut() -> None:
     for told in ("1e300", "1e19", "99999999999999999999999"):
         usage = read(f'{{"prompt_tokens":{told}}}')
         assert 0 < (usage + usage).total_tokens < 2**63
+
+
+def test_what_counts_nothing_is_no_count() -> None:
+    for wire in ("{}", '{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}', '{"input_tokens":null}'):
+        assert msgspec.json.decode(wire, type=WireUsage).blank
+    assert not msgspec.json.decode('{"completion_tokens":1}', type=WireUsage).blank

@@ -337,7 +337,7 @@ def test_two_keys_of_one_value_are_refused() -> None:
     assert [line.partition(": the keys ")[0] for line in refused()] == ["gateway.yaml:12", "gateway.yaml:14"]
 
 
-@pytest.mark.parametrize("key", ["context", "privacy", "on_failure"])
+@pytest.mark.parametrize("key", ["context", "on_failure"])
 def test_a_routes_unserved_key_is_refused(key: str) -> None:
     write("routes/orders.yaml", ROUTE + f"{key}: {{}}\n")
     assert refused() == [f"routes/orders.yaml:4: `{key}` is not supported by this version"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from gateway.errors import SchemaOld, StoreUnavailable
+from gateway.errors import NotStorable, SchemaOld, StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.sql import SqlStore
 from gateway.store.store import TraceRow
@@ -265,3 +265,14 @@ async def test_the_file_is_written_through_and_shrinks_when_traces_go(tmp_path: 
     await store.traces.prune(before=100, max_bytes=10**9)
     await store.close()
     assert (tmp_path / "x.db").stat().st_size < 1_000_000
+
+
+async def test_a_value_that_postgresql_does_not_take_is_the_requests_fault(postgres_server: Postgres) -> None:
+    store = SqlStore(await postgres_server.migrated())
+    try:
+        with pytest.raises(NotStorable):
+            await store.traces.get("\0", "app")
+        await store.traces.add([ROW])
+        assert await store.traces.get("a" * 32, "app") is not None
+    finally:
+        await store.close()

@@ -24,7 +24,7 @@ async def problems(folder: Path, source: str) -> list[str]:
 @pytest.mark.parametrize(
     "argument",
     [
-        "sensitive=('phone',)",
+        "compensate='undo'",
     ],
 )
 async def test_an_argument_this_version_does_not_serve_is_refused_by_file_line_and_name(
@@ -182,7 +182,7 @@ def test_words_that_delete_count_as_words_only() -> None:
         ("requires=5", "`requires` must be a list of tools' names, got 5"),
         ("description=5", "`description` must be text, got 5"),
         ("parameters='object'", "`parameters` must be a JSON Schema, as a dict, got 'object'"),
-        ("sensitive=True", "`sensitive` is not supported by this version"),
+        ("sensitive=True", "`sensitive` must be a list of parameters' names and of paths in the result, got True"),
         (
             "allowed_roles='boss'",
             "`allowed_roles`: there is no role `boss`; there are admin, approver, metrics, set_tags, set_user",

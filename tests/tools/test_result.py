@@ -129,3 +129,22 @@ def test_values_without_a_json_form_are_a_clear_error() -> None:
     for value in (object(), b"\xff", circle, deep, {"f": len}, (item for item in endless), {"a": [map(str, endless)]}):
         with pytest.raises(Unencodable, match="the tool returned"):
             to_json_value(value)
+
+
+@pytest.mark.parametrize("large", [{}, {"log": "x" * 50_000}], ids=["many", "many and a large one"])
+def test_of_many_small_members_the_first_stay_and_the_rest_can_be_read_on(large: dict[str, str]) -> None:
+    value = {**large, **{f"SKU-{number:04}": {"price": number, "stock": "in Oslo"} for number in range(2000)}}
+    read = json.loads(success(value, 8192, lambda _: "res_1").content)
+    assert len(json.dumps(read["result"])) > 4096
+    names = [name for name in value if name in read["result"]]
+    if not large:
+        assert read["result"] == {name: value[name] for name in list(value)[: len(names)]}
+        assert read["left_out"] == {"result": f"{len(value) - len(names)} of {len(value)} fields"}
+        assert read["read_on"] == {"handle": "res_1", "path": "result", "offset": len(names)}
+
+
+def test_a_large_member_takes_nothing_from_small_ones() -> None:
+    value = {"log": "x" * 50_000, **{f"k{number}": number for number in range(300)}}
+    read = json.loads(success(value, 4096).content)["result"]
+    assert {name: item for name, item in read.items() if name != "log"} == {f"k{n}": n for n in range(300)}
+    assert read["log"].endswith("x…")

@@ -297,3 +297,20 @@ async def test_an_id_that_names_another_call_of_this_owner_is_taken(continuity: 
         Behind("o", None, (user("a"),), said("", "call_9"), (said("", "ours", "call_9"), result("ours")))
     )
     assert await Continuity(store, HandClock()).taken("o", ["call_9", "call_8"]) == {"call_9"}
+
+
+async def test_an_id_too_long_to_be_kept_finds_its_rounds_and_is_taken(continuity: Continuity, store: Hidden) -> None:
+    # Some upstreams put a signature of thousands of characters into an id; PostgreSQL takes no NUL.
+    for name in ("call_" + "s" * 5000, "call\0"):
+        visible, hidden = said("", name), (said("", "ours", name), result("ours"))
+        await continuity.keep(Behind("o", None, (user("a"),), visible, hidden))
+        changed = (system("the time"), user("a"), visible, result(name))
+        assert await back(continuity, "o", None, changed) == (*changed[:2], *hidden, changed[3])
+        assert await Continuity(store, HandClock()).taken("o", [name, "new"]) == {name}
+    kept = [call_id for row in await store.find("o", (), await _names(store)) for call_id in row.call_ids]
+    assert kept
+    assert all(len(call_id) <= 256 and "\0" not in call_id for call_id in kept)
+
+
+async def _names(store: Hidden) -> list[str]:
+    return [call_id for row in store._rows for call_id in row.call_ids]

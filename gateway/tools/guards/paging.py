@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 from gateway.tools.result import left_out, shortened, size_of, text_within
@@ -77,7 +78,9 @@ def page(text: str, arguments: Mapping[str, Any], max_bytes: int) -> dict[str, A
         total, after = len(value), offset + len(part)
     elif isinstance(value, dict):
         pairs = list(value.items())[offset:]
-        some = _some([item for _, item in pairs], room, f"{path}.{pairs[0][0]}" if pairs else path, missing)
+        keys = [size_of(key) + 2 for key, _ in pairs]
+        first = f"{path}.{pairs[0][0]}" if pairs else path
+        some = _some([item for _, item in pairs], room, first, missing, keys)
         part = {key: item for (key, _), item in zip(pairs, some, strict=False)}
         total, after = len(value), offset + len(part)
     else:
@@ -88,18 +91,18 @@ def page(text: str, arguments: Mapping[str, Any], max_bytes: int) -> dict[str, A
     return {**made, "left_out": left_out(missing)} if missing else made
 
 
-def _some(items: list[Any], room: int, first: str, missing: dict[str, str]) -> list[Any]:
-    """As many as there is room for; a first one that is too large by itself is shortened."""
+def _some(items: list[Any], room: int, first: str, missing: dict[str, str], beside: Sequence[int] = ()) -> list[Any]:
+    """As many as there is room for, with what each takes `beside` itself; a first one that is too large is shortened."""
     taken: list[Any] = []
     left = room
-    for item in items:
-        size = size_of(item) + 1
+    for item, more in zip_longest(items, beside, fillvalue=0):
+        size = size_of(item) + more + 1
         if size > left:
             break
         taken.append(item)
         left -= size
     if not taken and items:
-        taken.append(shortened(items[0], room, first.lstrip("."), missing))
+        taken.append(shortened(items[0], max(room - sum(beside[:1]), 16), first.lstrip("."), missing))
     return taken
 
 

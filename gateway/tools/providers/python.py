@@ -317,6 +317,7 @@ class PythonProvider:
             deletes=declaration.deletes,
             requires=declaration.requires,
             result_fields=declaration.result_fields,
+            sensitive=declaration.sensitive,
             cache_ttl_s=declaration.cache_ttl_s,
             shared_cache=declaration.shared_cache,
             checked=declaration.check is not None,

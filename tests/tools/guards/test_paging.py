@@ -91,3 +91,11 @@ def test_whole_results_are_their_owner_s_for_a_while_and_within_a_size() -> None
     assert kept.get("res_8", "a") is not None
     clock.at += KEEP_S
     assert kept.get("res_8", "a") is None
+
+
+def test_pages_of_an_object_hold_its_keys_too() -> None:
+    value = {f"a long name of a member, number {number}": number for number in range(900)}
+    text = json.dumps({"ok": True, "result": value})
+    assert read_all(text, "", 2048) == value
+    # A page that is too long would be shortened again, and never told.
+    assert success(page(text, {}, 2048), 2048).whole is None

@@ -1,0 +1,1 @@
+"""Private data: found, replaced by placeholders, put back."""

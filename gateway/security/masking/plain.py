@@ -1,0 +1,35 @@
+"""One form for digits and separators, whatever keyboard wrote them: character for character, so that places stay.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Full-width forms, as Chinese and Japanese keyboards write them; Arabic and Persian digits; dashes; spaces.
+_FORMS: Final[dict[int, int]] = {
+    **{0xFF01 + offset: 0x21 + offset for offset in range(0x5E)},
+    **{0x0660 + digit: 0x30 + digit for digit in range(10)},
+    **{0x06F0 + digit: 0x30 + digit for digit in range(10)},
+    **dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2014, 0x2015, 0x2212, 0xFE63, 0x30FC), ord("-")),
+    **dict.fromkeys((0x00A0, 0x2002, 0x2003, 0x2007, 0x2009, 0x200A, 0x202F, 0x3000), ord(" ")),
+}
+# Seen by nobody, and a way around whoever looks for digits.
+_UNSEEN: Final = re.compile("[\u00ad\u200b\u200c\u200d\u2060\ufeff]")
+# The digits that are read as such, as a character class.
+DIGITS: Final = "0-9\uff10-\uff19\u0660-\u0669\u06f0-\u06f9"
+
+
+def plain(text: str) -> str:
+    """The text with ASCII digits, dashes and spaces; every character stands where it stood."""
+    return text if text.isascii() else text.translate(_FORMS)
+
+
+def seen(text: str) -> tuple[str, list[int] | None]:
+    """The text without characters that nobody sees, and where each that is left stood, with the text's end; None: as it was."""
+    if text.isascii() or _UNSEEN.search(text) is None:
+        return text, None
+    places = [place for place, sign in enumerate(text) if not _UNSEEN.match(sign)]
+    return "".join([text[place] for place in places]), [*places, len(text)]

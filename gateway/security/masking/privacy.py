@@ -1,0 +1,97 @@
+"""What one version says of private data: for every route, what is looked for and what becomes of it.
+
+Knows the configuration. Detectors are made by whoever builds the version: they load much that nobody needs who masks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from gateway.config.privacy import PrivacyConfig, RoutePrivacy
+from gateway.security.masking.masking import Detects, Masking
+from gateway.security.masking.messages import Conversation
+from gateway.security.masking.placeholders import Mint
+from gateway.security.masking.secret import Secret
+
+# What fields with addresses are called, where the configuration asks for addresses and does not say.
+_ADDRESSES: Final = (
+    "address",
+    "addr",
+    "street",
+    "street_address",
+    "shipping_address",
+    "billing_address",
+    "delivery_address",
+    "地址",
+    "收货地址",
+    "住址",
+    "家庭住址",
+)
+
+SecretsOf = Callable[[str], Collection[str]]
+
+
+class Privacy:
+    """What is private, by route.
+
+    Args:
+        config: the gateway's section.
+        routes: what routes say over it.
+        secret: what placeholders are made with.
+        detector_of: makes the detectors of a section.
+        secrets_of: the sensitive parameters and result fields of a tool, by the name a model knows it by; None where no tool has any.
+    """
+
+    def __init__(
+        self,
+        config: PrivacyConfig,
+        routes: Mapping[str, RoutePrivacy],
+        secret: Secret,
+        detector_of: Callable[[PrivacyConfig], Detects],
+        secrets_of: SecretsOf | None = None,
+    ) -> None:
+        self._secret = secret
+        self._secrets_of = secrets_of
+        self._config = config
+        self._routes = {name: said.over(config) for name, said in routes.items()}
+        self._detectors: list[tuple[PrivacyConfig, Detects]] = []
+        for each in (config, *self._routes.values()):
+            if each.mode != "none" and self._detector(each) is None:
+                self._detectors.append((each, detector_of(each)))
+
+    @property
+    def masks(self) -> bool:
+        """Whether anything is looked for anywhere."""
+        return bool(self._detectors)
+
+    @property
+    def detector(self) -> Detects | None:
+        """What finds values where no route is known yet: the gateway's own, else the first that any route has."""
+        return self._detector(self._config) or (self._detectors[0][1] if self._detectors else None)
+
+    def begin(self, owner: str, route: str | None) -> Conversation | None:
+        """What is private in a turn of this owner's, or None where nothing is looked for."""
+        config = self._routes.get(route, self._config) if route is not None else self._config
+        if config.mode == "none" and self._secrets_of is None:
+            return None
+        fields = {name.lower(): kind for kind, names in _fields(config).items() for name in names}
+        return Conversation(
+            Masking(
+                self._detector(config) if config.mode != "none" else None,
+                Mint(self._secret.minting(owner)),
+                mode=config.mode,
+                exempt=config.exempt_backends,
+                fields=fields if config.mode != "none" else {},
+                secrets_of=self._secrets_of,
+            )
+        )
+
+    def _detector(self, config: PrivacyConfig) -> Detects | None:
+        return next((detector for of, detector in self._detectors if of == config), None)
+
+
+def _fields(config: PrivacyConfig) -> Mapping[str, tuple[str, ...]]:
+    if "address" not in config.kinds or "address" in config.fields:
+        return config.fields
+    return {"address": _ADDRESSES, **config.fields}

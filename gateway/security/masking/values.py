@@ -1,0 +1,115 @@
+"""JSON values with placeholders in them.
+
+Knows that a field's name says something of its value, which strings are texts and which are not. Does not know messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from gateway.security.masking.masking import Masking
+
+_decode = msgspec.json.decode
+_encode = msgspec.json.encode
+
+# What is no text: pictures, sound, and what providers have sealed.
+_SEALED: Final = frozenset({"signature", "thought_signature", "encrypted_content", "redacted_content", "b64_json"})
+_SHORTEST_NUMBER: Final = 1_000_000
+
+
+class Values:
+    """Walks through JSON values for one turn, to learn what is private or to replace it.
+
+    Args:
+        masking: the turn's values.
+        escape: as in `Masking.masked`; None to learn only.
+    """
+
+    def __init__(self, masking: Masking, *, escape: bool | None) -> None:
+        self._masking = masking
+        self._learns = escape is None
+        self._escape = bool(escape)
+
+    def text(self, text: str, label: str = "") -> str:
+        """A text."""
+        if self._learns:
+            self._masking.learn(text, label)
+            return text
+        return self._masking.masked(text, label, escape=self._escape)
+
+    def whole(self, value: Any, kind: str) -> Any:
+        """A value that is private as a whole: every text and number in it."""
+        if isinstance(value, dict):
+            return {key: self.whole(item, kind) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.whole(item, kind) for item in value]
+        if value is None or isinstance(value, bool) or value == "":
+            return value
+        text = value if isinstance(value, str) else str(value)
+        if self._learns:
+            self._masking.know(text, kind)
+            return value
+        return self._masking.placeholder(text, kind)
+
+    def value(self, value: Any, secrets: Collection[str] = (), path: str = "", label: str = "") -> Any:
+        """A JSON value whose numbers count too. `secrets` are paths of what is private in it as a whole."""
+        if isinstance(value, dict):
+            return {
+                self._key(key): self._item(key, item, secrets, f"{path}.{key}" if path else key)
+                for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.value(item, secrets, path, label) for item in value]
+        if isinstance(value, str):
+            return self.json_text(value, label=label)
+        if isinstance(value, int) and abs(value) >= _SHORTEST_NUMBER and not isinstance(value, bool):
+            said = str(value)
+            made = self.text(said, label)
+            return value if made == said else made
+        return value
+
+    def json_text(self, text: str, secrets: Collection[str] = (), label: str = "") -> str:
+        """A text that may be JSON: then what is in it, as that stands there."""
+        if text[:1] in _BEGINS or text.lstrip()[:1] in _BEGINS:
+            try:
+                read = _decode(text)
+            except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+                return self.text(text, label)
+            made = self.value(read, secrets)
+            if self._learns or made == read:
+                return text
+            return _encode(made).decode()
+        return self.text(text, label)
+
+    def strings(self, value: Any, skip: Callable[[str], bool] = lambda _: False) -> Any:
+        """A JSON value in which only strings are texts: a schema, say."""
+        if isinstance(value, dict):
+            return {
+                key: item if key in _SEALED or skip(key) else self.strings(item, skip) for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.strings(item, skip) for item in value]
+        if isinstance(value, str) and not value.startswith("data:"):
+            return self.text(value)
+        return value
+
+    def _key(self, key: Any) -> Any:
+        return self.text(key) if isinstance(key, str) else key
+
+    def _item(self, key: str, item: Any, secrets: Collection[str], path: str) -> Any:
+        if (kind := self._masking.fields.get(key.lower())) is not None:
+            return self.whole(item, kind)
+        if secrets and _names(secrets, path):
+            return self.whole(item, "private")
+        return self.value(item, secrets, path, key)
+
+
+_BEGINS: Final = frozenset("{[")
+
+
+def _names(secrets: Iterable[str], path: str) -> bool:
+    """Whether a path is one of those, wherever it begins."""
+    return any(path == secret or path.endswith(f".{secret}") for secret in secrets)
