@@ -59,8 +59,7 @@ def thread_of(*said: str) -> list[dict[str, str]]:
 
 async def test_turn_that_waits_goes_on_once_it_is_approved(tmp_path: Path) -> None:
     """Within `wait_s` nobody notices; the model is not asked again for the call."""
-    config = {"approvals": {"wait_s": 30}}
-    async with office(tmp_path, asks("pay", PAY), answer("Paid."), **config) as here:
+    async with office(tmp_path, asks("pay", PAY), answer("Paid."), approvals={"wait_s": 30}) as here:
         asking = asyncio.create_task(here.ask("pay alice"))
         approval = (await here.pending())["id"]
         assert (await here.decide(approval, "approve"))[0] == 200
