@@ -370,6 +370,7 @@ async def open_gateway(
             responding,
             desk,
             store.audit,
+            store.compensations,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")

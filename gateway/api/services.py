@@ -15,6 +15,7 @@ from gateway.observe.usage import UsageWriter
 from gateway.runs.acceptance import Acceptance
 from gateway.security.key_book import KeyBook
 from gateway.store.audit_records import Audit
+from gateway.store.compensation_records import Compensations
 from gateway.store.kept import KeptRoutes
 from gateway.store.key_records import Keys
 from gateway.store.store import Traces
@@ -61,3 +62,4 @@ class Services:
     responding: Responding
     desk: Desk
     audit: Audit
+    compensations: Compensations

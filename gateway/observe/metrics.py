@@ -77,6 +77,7 @@ _GUARD_DECISIONS: Final = frozenset(
         "told",
     }
 )
+_CACHE: Final = frozenset({"cache.asked", "cache.failed"})
 _HUMAN: Final = frozenset({"compensation.finished", "approval.requested", "approval.executed"})
 # Traces of what was done outside of any turn.
 _NO_TURNS: Final = frozenset({"approval.executed", "compensation.ended"})
@@ -289,10 +290,9 @@ class Metrics:
                 self._human(event)
             elif kind == "decision.made":
                 self._decision(event)
-            elif kind == "cache.asked":
-                self._answers.labels("hit" if event.data.get("hit") else "miss").inc()
-            elif kind == "cache.failed":
-                self._answers.labels("failed").inc()
+            elif kind in _CACHE:
+                hit = "hit" if event.data.get("hit") else "miss"
+                self._answers.labels(hit if kind == "cache.asked" else "failed").inc()
             elif kind == "attempt.failed":
                 self._attempt_failed(event)
             elif kind == "round.answered":
