@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.approvals import approvals_endpoints
+from gateway.api.audit import audit_endpoints
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
 from gateway.api.conversations import conversations_endpoints
@@ -425,6 +426,7 @@ def create_app(services: Services) -> FastAPI:
         traces_endpoints,
         effects_endpoints,
         approvals_endpoints,
+        audit_endpoints,
         keys_endpoints,
         usage_endpoints,
         runs_endpoints,

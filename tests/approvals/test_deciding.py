@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +224,40 @@ async def reload(here: Office, route: Any) -> None:
     write_route(here.served.folder, "r", route)
     status, _, body = await here.served.post("/v1/reload", {}, **as_key("ops"))
     assert status == 200, body
+
+
+async def test_everything_said_is_in_the_audit_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who, what, the arguments masked and their hash, the decision, the outcome; and `audit verify` finds what was changed."""
+    card = {"to": "4111 1111 1111 1111", "cents": 500}
+    async with office(tmp_path, asks("pay", card)) as here:
+        approval = (await here.ask("pay"))[1]["x-gateway-approval"]
+        await here.decide(approval, "approve", {"reason": "fine"})
+        await here.settled(approval)
+        status, _, body = await here.served.get("/v1/audit", **as_key("ops"))
+        assert status == 200
+        entries = list(reversed(body["data"]))
+        said = [(each["action"], each["actor"]) for each in entries]
+        assert said == [
+            ("approval.requested", "app"),
+            ("approval.approved", "ops"),
+            ("approval.read", "ops"),
+            ("approval.executed", "gateway"),
+        ] or {action for action, _ in said} == {
+            "approval.requested",
+            "approval.approved",
+            "approval.read",
+            "approval.executed",
+        }
+        assert entries[0]["arguments"] == {"cents": 500, "to": "***11"}
+        assert len(entries[0]["arguments_hash"]) == 64
+        assert (await here.served.get("/v1/audit", **as_key("app")))[0] == 403
+    monkeypatch.chdir(tmp_path)
+    files = ("--config", str(tmp_path / "gateway.yaml"), "--routes", str(tmp_path / "routes"))
+    assert await asyncio.to_thread(cli.main, ["audit", "verify", *files]) == 0
+    with closing(sqlite3.connect(tmp_path / "hermes.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE audit SET actor = 'nobody' WHERE seq = 2")
+    capsys.readouterr()
+    assert await asyncio.to_thread(cli.main, ["audit", "verify", *files]) == 1
+    assert "entry 2: the entry was changed" in capsys.readouterr().out
