@@ -31,10 +31,12 @@ from gateway.api.health import health_endpoints
 from gateway.api.keys import keys_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
+from gateway.api.placeholders import placeholders_endpoints
 from gateway.api.responses import Responses
 from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
+from gateway.api.sessions import sessions_endpoints
 from gateway.api.stored_responses import responses_endpoints
 from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
@@ -76,10 +78,12 @@ from gateway.runs.responses import ResponseHandler
 from gateway.runs.run import Handler
 from gateway.runs.stages import Stages
 from gateway.runs.tasks import TaskHandler
+from gateway.scribe.conversations import Conversations
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
 from gateway.security.masking.secret import read_secret
+from gateway.security.masking.vault import Vault
 from gateway.security.memory_counters import MemoryCounters
 from gateway.security.principal import Principal
 from gateway.settings import Settings
@@ -105,8 +109,11 @@ from gateway.turn.permits import Permits
 from gateway.turn.pinned import read_pin
 from gateway.turn.pruner import Pruner
 from gateway.turn.responding import Responding
+from gateway.turn.scribing import Scribe
 from gateway.turn.service import Turns
+from gateway.turn.session import SessionKeeper
 from gateway.turn.snapshot import Snapshot
+from gateway.turn.summarising import Summarising
 from gateway.turn.undoing import Undoing
 
 # Seconds between two looks at whether this process is about to stop.
@@ -208,6 +215,7 @@ async def open_gateway(
             if snapshot.keys.configured:
                 book.close_for_good()
             redactor.update(secrets_of(snapshot.config))
+            redactor.scrub = snapshot.privacy.scrub if snapshot.privacy is not None else None
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
             if snapshot.calibration.state == "stale":
@@ -215,7 +223,7 @@ async def open_gateway(
             privacy = snapshot.privacy
             traces.configure(
                 snapshot.config.observe.traces,
-                lambda owner: privacy.begin(owner, None) if privacy is not None else None,
+                lambda owner: privacy.anywhere(owner) if privacy is not None else None,
             )
             pruner.configure(snapshot.config)
             metrics.configure(
@@ -237,11 +245,17 @@ async def open_gateway(
         await store.open()
         book.open(store.keys)
         await refuse_open_gateway(first.keys)
-        traces = TraceWriter(store, first.config.observe.traces, clock, redactor)
+        vault = Vault(
+            store.private_values,
+            lambda: builder.secret(own.storage.database),
+            lambda: versions.current.config.privacy.keep_days,
+            clock,
+        )
+        traces = TraceWriter(store, first.config.observe.traces, clock, redactor, vault=vault)
         stack.push_async_callback(traces.close)
         await traces.open()
         settling = Settling(store.effects, clock)
-        pruner = Pruner(store, settling, first.config, clock, (store.approvals, store.compensations))
+        pruner = Pruner(store, settling, first.config, clock, store.sessions, (store.approvals, store.compensations))
         stack.push_async_callback(pruner.close)
         adopt(first)
         pruner.start()
@@ -297,6 +311,11 @@ async def open_gateway(
         permits = Permits(_counters(own.storage, clock), store.usage, usage, clock)
         stack.push_async_callback(permits.close)
         permits.start()
+        known = Conversations()
+        summarising = Summarising(known, versions, permits.book, clock)
+        stack.push_async_callback(summarising.close)
+        sessions = SessionKeeper(store.sessions, holder, may_live, clock)
+        stack.push_async_callback(sessions.close)
         turns = Turns(
             versions,
             loop,
@@ -310,6 +329,7 @@ async def open_gateway(
             permits,
             kept,
             Offering(courier.breakers, kept_offers),
+            Scribe(known, summarising, sessions),
         )
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
@@ -372,6 +392,8 @@ async def open_gateway(
             desk,
             store.audit,
             store.compensations,
+            sessions,
+            vault,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -429,10 +451,12 @@ def create_app(services: Services) -> FastAPI:
         audit_endpoints,
         keys_endpoints,
         usage_endpoints,
+        placeholders_endpoints,
         runs_endpoints,
         tasks_endpoints,
         responses_endpoints,
         conversations_endpoints,
+        sessions_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):

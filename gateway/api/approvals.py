@@ -16,6 +16,7 @@ from gateway.api.services import Services
 from gateway.approvals.rules import refuse_decision, sees_all, sees_code
 from gateway.approvals.view import view
 from gateway.errors import InvalidRequest
+from gateway.observe.masked import masked_call_view
 from gateway.security.principal import Principal
 from gateway.store.approval_records import ApprovalRow, ApprovalStatus
 from gateway.store.audit_records import AuditEntry
@@ -61,7 +62,10 @@ class _Callers:
     def shown(self, principal: Principal, row: ApprovalRow) -> dict[str, Any]:
         """What the caller is shown of it."""
         code = row.code if sees_code(principal, row, self._desk.config) else None
-        return view(row, self._desk.status_of(row), code)
+        shown = view(row, self._desk.status_of(row), code)
+        privacy = self._services.versions.serving.privacy
+        private = None if privacy is None else privacy.begin(row.owner, row.route)
+        return shown if private is None else masked_call_view(private, row.tool, shown)
 
     async def read_by(self, principal: Principal, rows: Sequence[ApprovalRow]) -> None:
         """What belongs to somebody else is read under the eyes of the audit log, for each reader once an hour."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from starlette.types import Send
 
+from gateway.api.cycle import BODY_FOLLOWS
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
@@ -120,9 +121,8 @@ class ChatStream:
     async def _write(self, body: bytes, *, last: bool = False) -> None:
         if not self.started:
             self.started = True
-            await self._send(
-                {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers()]}
-            )
+            headers = [*STREAM_HEADERS, *self._headers()]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers, BODY_FOLLOWS: True})
         if last:
             self.ended = True
             self.close()

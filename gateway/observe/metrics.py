@@ -77,8 +77,6 @@ _GUARD_DECISIONS: Final = frozenset(
         "told",
     }
 )
-_CACHE: Final = frozenset({"cache.asked", "cache.failed"})
-_HUMAN: Final = frozenset({"compensation.finished", "approval.requested", "approval.executed"})
 # Traces of what was done outside of any turn.
 _NO_TURNS: Final = frozenset({"approval.executed", "compensation.ended"})
 _EFFECT_STATUSES: Final = frozenset({"done", "failed", "unknown"})
@@ -210,6 +208,20 @@ class Metrics:
         self._known_tools: frozenset[str] = frozenset()
         self._known_backends: frozenset[str] = frozenset()
         self._children: dict[tuple[Any, ...], Any] = {}
+        self._counting: Mapping[str, Callable[[Event], None]] = {
+            "tool.finished": self._tool,
+            "guard.decided": self._guard,
+            "effect.finished": self._effect,
+            "effect.unknown": self._effect,
+            "approval.requested": self._human,
+            "approval.executed": self._human,
+            "compensation.finished": self._human,
+            "decision.made": self._decision,
+            "cache.asked": lambda event: self._answers.labels("hit" if event.data.get("hit") else "miss").inc(),
+            "cache.failed": lambda _: self._answers.labels("failed").inc(),
+            "attempt.failed": self._attempt_failed,
+            "round.answered": self._attempt,
+        }
 
     def configure(
         self,
@@ -275,31 +287,15 @@ class Metrics:
 
     def finished(self, trace: Recorder) -> None:
         """Count one finished trace."""
-        endpoint = NONE
+        counting = self._counting
         for event in trace.events:
-            kind = event.type
-            if kind == "request.received":
-                endpoint = event.data.get("endpoint", NONE)
-            elif kind == "tool.finished":
-                self._tool(event)
-            elif kind == "guard.decided":
-                self._guard(event)
-            elif kind in {"effect.finished", "effect.unknown"}:
-                self._effect(event, event.data.get("status", "unknown"))
-            elif kind in _HUMAN:
-                self._human(event)
-            elif kind == "decision.made":
-                self._decision(event)
-            elif kind in _CACHE:
-                hit = "hit" if event.data.get("hit") else "miss"
-                self._answers.labels(hit if kind == "cache.asked" else "failed").inc()
-            elif kind == "attempt.failed":
-                self._attempt_failed(event)
-            elif kind == "round.answered":
-                self._attempt(event, "answered")
+            count = counting.get(event.type)
+            if count is not None:
+                count(event)
+        first = trace.events[0].data if trace.events else {}
         last = summary(trace)
         if last and trace.events[-1].type not in _NO_TURNS:
-            self._turn(last, last.get("endpoint", endpoint))
+            self._turn(last, last.get("endpoint") or first.get("endpoint", NONE))
 
     def _human(self, event: Event) -> None:
         """What waited for a human, and what was undone."""
@@ -378,11 +374,15 @@ class Metrics:
         guard, decision = _one_of(data.get("guard"), _GUARDS), _one_of(data.get("decision"), _GUARD_DECISIONS)
         self._tool_guards.labels(known, guard, decision).inc()
 
-    def _effect(self, event: Event, status: Any) -> None:
+    def _effect(self, event: Event) -> None:
+        status = event.data.get("status", "unknown")
         known = _one_of(event.data.get("tool"), self._known_tools)
         self._effects.labels(known, _one_of(status, _EFFECT_STATUSES)).inc()
 
-    def _attempt(self, event: Event, outcome: Any) -> None:
+    def _attempt(self, event: Event) -> None:
+        self._attempt_ended(event, "answered")
+
+    def _attempt_ended(self, event: Event, outcome: Any) -> None:
         key = ("attempt", event.data.get("backend"), outcome)
         found = self._children.get(key)
         if found is None:
@@ -393,7 +393,7 @@ class Metrics:
 
     def _attempt_failed(self, event: Event) -> None:
         data = event.data
-        self._attempt(event, data.get("outcome"))
+        self._attempt_ended(event, data.get("outcome"))
         known = _one_of(data.get("backend"), self._known_backends)
         self._attempts_failed.labels(known).inc()
         lost = (data.get("prompt_tokens") or 0) + (data.get("completion_tokens") or 0)

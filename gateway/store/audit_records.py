@@ -27,6 +27,7 @@ AuditAction = Literal[
     "compensation.failed",
     "effect.settled",
     "effect.retried",
+    "value.revealed",
 ]
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

@@ -6,10 +6,10 @@ Values, made once by `prepare.py`. Does not know how the turn is driven.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import field
 
 from gateway.backends.pool import Pool
 from gateway.chat.blocks import Message
@@ -40,6 +40,23 @@ class Permit(Protocol):
         ...
 
 
+class Keeps(Protocol):
+    """A turn's stay in a session."""
+
+    @property
+    def appends(self) -> bool:
+        """Whether the client sent what is new alone, so that it never sends an earlier answer back."""
+        ...
+
+    async def keep(self, turn: Turn, said: Sequence[Message]) -> None:
+        """Commit what was asked and said. Raises `GatewayError`."""
+        ...
+
+    def leave(self, record: Recorder | None) -> None:
+        """The turn is over: what it did not keep is left out, which is told in the record."""
+        ...
+
+
 class Left(msgspec.Struct, frozen=True):
     """What is left of a minute's allowance, and seconds until it is whole again."""
 
@@ -55,8 +72,7 @@ class Standing(msgspec.Struct, frozen=True):
     tokens: Left | None = None
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """One client request up to its final answer.
 
     Attributes:
@@ -111,6 +127,7 @@ class Turn:
         window: makes its conversation fit the backends, or None where it is sent as it is.
         on_failure: what becomes of its effects when a later step fails.
         gone_away: whether its client has left.
+        stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
     """
 
@@ -171,6 +188,7 @@ class Turn:
     on_failure: OnFailure = "keep"
     gone_away: bool = False
     window: TurnWindow | None = None
+    stay: Keeps | None = None
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
