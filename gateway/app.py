@@ -576,6 +576,7 @@ def _engine(
         tally=RunsMetrics(metrics.registry, lambda: engine.counts),
         clock=clock,
         stages=Stages(store.journal, store.effects),
+        keys_s=lambda: versions.current.config.idempotency.ttl_s,
         pace=pace,
         laid_aside=desk.look_again,
         undoes=lambda: versions.current.tools.compensated,

@@ -36,6 +36,10 @@ class Delivery(msgspec.Struct, frozen=True):
     content: Any
 
 
+class _Addressed(msgspec.Struct):
+    webhook: str
+
+
 class Followers:
     """Makes the runs that follow.
 
@@ -72,6 +76,10 @@ class Followers:
             # What was approved, or is owed, is never given up; the ledger sees to it that nothing is done twice.
             return _NEVER
         return len(RETRIES_S) + 1 if run.kind == KIND else None
+
+    def receiver(self, run: RunRow) -> str | None:
+        """Whom a run tells something, where it is a delivery."""
+        return msgspec.json.decode(run.body, type=_Addressed).webhook if run.kind == KIND else None
 
     def wait_s(self, run: RunRow) -> float | None:
         """Seconds to the next attempt where that is not the usual."""
