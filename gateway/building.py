@@ -31,6 +31,7 @@ from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
 from gateway.routing.composite import CompositeRouter
 from gateway.routing.encoder import Encoder
+from gateway.routing.encoders.masked import MaskedEncoder
 from gateway.routing.encoders.registry import Encoders
 from gateway.routing.fits import Fits
 from gateway.routing.linted import warnings_of
@@ -210,7 +211,8 @@ class Builder:
             if current is not None and version.digest == current.version.digest and config == current.config:
                 await registry.close()
                 return Draft(current, bundle.files, config.config, failing=False)
-            router = self._router(bundle, version)
+            privacy = self._privacy(bundle, registry)
+            router = self._router(bundle, version, privacy)
             remote = self._offline and _is_remote(config.router.semantic.encoder)
             gate = bundle.files.gate if gated and not remote else None
             if prepared or gate is not None:
@@ -233,9 +235,9 @@ class Builder:
             created=int(self._clock.now()),
             names=ModelNames(config.models, config.aliases),
             calibration=router.calibration,
-            relevance=self._relevance(config, registry),
+            relevance=self._relevance(config, registry, privacy),
             offers_vary=offers_vary(bundle.config, bundle.routes, registry),
-            privacy=self._privacy(bundle, registry),
+            privacy=privacy,
             prices=Prices({name: price_of(backend, listed.get(name)) for name, backend in config.backends.items()}),
         )
         if prepared and snapshot.relevance is not None:
@@ -360,12 +362,12 @@ class Builder:
         secret = self.secret(config.storage.database)
         return Privacy(config.privacy, routes, secret, _detector_of, registry.secrets_of if sensitive else None)
 
-    def _relevance(self, config: GatewayConfig, registry: Registry) -> Relevance | None:
+    def _relevance(self, config: GatewayConfig, registry: Registry, privacy: Privacy | None) -> Relevance | None:
         if len(registry.specs) <= config.tools.max_offered:
             return None
         semantic = config.router.semantic
         described = {spec.name: described_as(spec) for spec in registry.specs.values()}
-        return Relevance(described, self.encoder(semantic), semantic.timeout_ms / 1000)
+        return Relevance(described, _trusted(self.encoder(semantic), semantic, privacy), semantic.timeout_ms / 1000)
 
     def _check(self, bundle: Bundle, registry: Registry, servers: Sequence[McpProvider]) -> list[Problem]:
         """Raise what is wrong; answer what may be right once every server is there."""
@@ -378,9 +380,9 @@ class Builder:
             raise ConfigError(tuple(problems))
         return [problem for problem in found if problem.severity != "error"]
 
-    def _router(self, bundle: Bundle, version: Version) -> CompositeRouter:
+    def _router(self, bundle: Bundle, version: Version, privacy: Privacy | None) -> CompositeRouter:
         semantic = bundle.config.router.semantic
-        encoder = self.encoder(semantic)
+        encoder = _trusted(self.encoder(semantic), semantic, privacy)
         files = {route.route: bundle.route_problem(route.route, (), "").file for route in bundle.routes}
         aliases = bundle.config.aliases
         return CompositeRouter(
@@ -481,6 +483,13 @@ def _placed(problem: Problem, backend: str, bundle: Bundle) -> Problem:
 def _service_place(bundle: Bundle, service: str, path: tuple[str, ...]) -> Problem:
     """Where a key of an HTTP service stands."""
     return bundle.problem(("tools", "http", service, *path), "")
+
+
+def _trusted(encoder: Encoder | None, config: SemanticConfig, privacy: Privacy | None) -> Encoder | None:
+    """The encoder, which sees nothing private where it is somebody else's server."""
+    if encoder is None or privacy is None or privacy.scrub is None or not _is_remote(config.encoder):
+        return encoder
+    return MaskedEncoder(encoder, privacy.scrub)
 
 
 def _is_remote(encoder: object) -> bool:

@@ -222,3 +222,53 @@ async def test_client_tools_arguments_are_given_back_in_a_stream(tmp_path: Path)
         assert json.loads(calls[0].function.arguments) == {"to": text, "note": 'a "b"'}
         assert PHONE not in upstream.requests[0].raw.decode()
         assert 'B\\"77' not in upstream.requests[0].raw.decode()
+
+
+def private_files(folder: Path) -> list[str]:
+    """The key's file with its mode; and every file in which the number stands."""
+    found = [f"{file.name} {file.stat().st_mode & 0o777:o}" for file in folder.glob("*.privacy-key")]
+    return found + [file.name for file in folder.glob("hermes.*") if PHONE.encode() in file.read_bytes()]
+
+
+async def test_a_value_is_revealed_to_its_owner_alone_and_that_is_audited(tmp_path: Path) -> None:
+    keys = {
+        "admin_key": "admin-secret",
+        "static": {"a": {"key": "key-of-a-1"}, "b": {"key": "key-of-b-1"}},
+    }
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking(), keys=keys)) as served,
+    ):
+        body = {"model": "m", "messages": user(PHONE)}
+        for name in ("a", "b"):
+            await served.post("/v1/chat/completions", body, authorization=f"Bearer key-of-{name}-1")
+        mine, other = (placeholders(request)[0] for request in upstream.requests)
+        assert mine != other
+        path, asked = "/v1/placeholders/reveal", {"placeholder": mine}
+        status, headers, told = await served.post(path, asked, authorization="Bearer key-of-a-1")
+        assert (status, told["value"]) == (200, PHONE)
+        assert headers["cache-control"] == "no-store"
+        assert (await served.post(path, asked, authorization="Bearer key-of-b-1"))[0] == 404
+        for_b = {"placeholder": mine, "owner": "a"}
+        assert (await served.post(path, for_b, authorization="Bearer key-of-b-1"))[0] == 403
+        assert (await served.post(path, for_b, authorization="Bearer admin-secret"))[2]["value"] == PHONE
+        assert (await served.post(path, {"placeholder": PHONE}, authorization="Bearer key-of-a-1"))[0] == 400
+        rows = await served.gateway.store.audit.newest(None, limit=10, after=None)
+        entries = [row.entry for row in rows if row.entry.action == "value.revealed"]
+        assert {(entry.actor, entry.owner, entry.outcome) for entry in entries} == {
+            ("a", "a", "told"),
+            ("b", "b", "not found"),
+            ("admin", "a", "told"),
+        }
+        assert PHONE not in repr(entries)
+    assert private_files(tmp_path) == ["hermes.privacy-key 600"]
+
+
+async def test_the_same_value_has_the_same_placeholder_after_a_restart(tmp_path: Path) -> None:
+    seen = []
+    async with ScriptedUpstream(then=answer("ok")) as upstream:
+        for _ in range(2):
+            async with serving(tmp_path, native_config(upstream.base_url, **masking())) as served:
+                await served.post("/v1/chat/completions", {"model": "m", "messages": user(f"I am {PHONE}")})
+                seen.append(placeholders(upstream.requests[-1]))
+    assert seen[0] == seen[1] != []
