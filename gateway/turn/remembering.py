@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Memories of one owner; the oldest go beyond.
 MOST: Final = 1_000
 # How alike a memory has to be to be told, and to take the place of another; of words, which share both have.
-_ALIKE: Final = 0.35
+_ALIKE: Final = 0.28
 _THE_SAME: Final = 0.93
 _SHARED: Final = 0.25
 _MOST_TOLD: Final = 8

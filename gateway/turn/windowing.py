@@ -93,6 +93,7 @@ class TurnWindow:
         "_estimates",
         "_kept",
         "_known",
+        "_last",
         "_noted",
         "_owner",
         "_patterns",
@@ -124,6 +125,7 @@ class TurnWindow:
         self._kept = kept
         self.memories = memories
         self._noted = False
+        self._last: tuple[Conversation, int, int, int] | None = None
         self._estimates: dict[str, int] = {}
         # The conversation that was cut last, and what it was: for whoever sums it up.
         self.used: tuple[Key, tuple[Message, ...]] | None = None
@@ -242,6 +244,7 @@ class TurnWindow:
         free = summary if left is None else max(0, min(summary, left - window.live - (pinned or AROUND_TOKENS)))
         fitted = conversation.fitted(body, pins, free, self.memories)
         self._noted = True
+        self._last = conversation, system, tools, pinned
         sent = (*head, *fitted.messages)
         tokens = conversation_tokens(sent)
         self._estimates[name] = tokens + tools
@@ -297,7 +300,23 @@ class TurnWindow:
     def _too_long(
         self, call: ModelCall, conversation: Conversation, system: int, tools: int, pinned: int, left: int | None
     ) -> ContextTooLong:
-        """Why it cannot be sent: what may not be left out, the largest first."""
+        """Why it cannot be sent."""
+        words, first = self._needed(conversation, system, tools, pinned)
+        room = max(0, (left or 0) + system)
+        return ContextTooLong(
+            f"The request does not fit into the context of `{call.model}`: {room} tokens are left for messages, by estimate, "
+            f"and what cannot be left out is {words}.",
+            param="tools" if first == "tools" else "messages",
+        )
+
+    def cannot_shrink(self) -> str:
+        """See `Fit`."""
+        if self._last is None:
+            return ""
+        return f"What cannot be left out is {self._needed(*self._last)[0]}, by estimate."
+
+    def _needed(self, conversation: Conversation, system: int, tools: int, pinned: int) -> tuple[str, str]:
+        """What may not be left out, the largest first, in words; and the name of the largest."""
         needed = [
             ("tools", tools),
             ("system messages", system),
@@ -307,13 +326,7 @@ class TurnWindow:
         needed = [part for part in needed if part[1]]
         needed.sort(key=lambda part: -part[1])
         words = ", ".join(f"{what} ({tokens} tokens)" for what, tokens in needed)
-        room = max(0, (left or 0) + system)
-        param = "tools" if needed and needed[0][0] == "tools" else "messages"
-        return ContextTooLong(
-            f"The request does not fit into the context of `{call.model}`: {room} tokens are left for messages, by estimate, "
-            f"and what cannot be left out is {words}.",
-            param=param,
-        )
+        return words, needed[0][0] if needed else ""
 
 
 def _asked_for(fields: Mapping[str, msgspec.Raw]) -> int | None:

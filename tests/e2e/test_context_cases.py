@@ -284,6 +284,7 @@ async def test_a_summary_that_is_no_shorter_is_rejected_and_not_asked_for_again_
         talk = long_talk()
         status, _, got = await on.post(PATH, asking(*talk))
         assert (status, got["error"]["code"]) == (400, "context_length_exceeded")
+        assert "What cannot be left out is" in got["error"]["message"]
         assert (len(up.requests), len(writer.requests)) == (2, 1)
         talk += [said("fine"), user("next")]
         await on.post(PATH, asking(*talk))
