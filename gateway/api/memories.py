@@ -42,6 +42,7 @@ def memories_endpoints(services: Services) -> APIRouter:
     @router.patch("/memories/{memory_id}")
     async def change(request: Request, memory_id: str) -> dict[str, Any]:
         owner = await _owner(request, services)
+        await services.memories.get(memory_id, owner)  # of one that is not there, no body is right
         body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
         try:
             wanted = msgspec.json.decode(body, type=_Change)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final
 
 import re2
 from pydantic import Field, StringConstraints, field_validator
 
 from gateway.config.section import NonEmpty, Section
 
-Strategy = Literal["auto", "window", "summary", "last", "fresh", "none"]
+# What there is without any plugin.
+STRATEGIES: Final = ("auto", "window", "summary", "last", "fresh", "none")
+Strategy = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 
 
 class PinConfig(Section):

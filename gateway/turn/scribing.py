@@ -80,6 +80,7 @@ class Scribe:
             turn.session,
             turn.record,
             kept=turn.stay is not None,
+            choose=snapshot.tools.strategies.get(settings.strategy),
         )
 
     async def before(self, turn: Turn) -> None:

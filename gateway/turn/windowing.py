@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+import structlog
 
 from gateway.backends.backend import ModelCall
 from gateway.chat.blocks import Message
@@ -23,9 +24,11 @@ from gateway.scribe.conversation import Conversation, prints_of
 from gateway.scribe.conversations import Conversations, Key
 from gateway.scribe.notes import AROUND_TOKENS, Notes, pins_tokens, with_notes
 from gateway.scribe.pins import PinPatterns
-from gateway.scribe.strategies import chosen, parts
+from gateway.scribe.strategies import Choose, chosen, parts
 from gateway.scribe.tokens import at_most, conversation_tokens, text_tokens, tools_tokens
 from gateway.scribe.window import DOWN_TO, Room
+
+_log: Any = structlog.get_logger("gateway.scribe")
 
 # Estimates err, and templates add words of their own.
 _SAFETY: Final = 0.95
@@ -87,9 +90,11 @@ class TurnWindow:
         record: its trace.
         kept: whether the gateway keeps the conversation, so that messages are counted too.
         memories: what is remembered of other conversations, a line each.
+        choose: the plugin's function behind the strategy, where it is one's.
     """
 
     __slots__ = (
+        "_choose",
         "_estimates",
         "_kept",
         "_known",
@@ -115,6 +120,7 @@ class TurnWindow:
         *,
         kept: bool,
         memories: tuple[str, ...] = (),
+        choose: Choose | None = None,
     ) -> None:
         self._known = known
         self._patterns = patterns
@@ -124,6 +130,7 @@ class TurnWindow:
         self._record: Recorder | _Nobody = record
         self._kept = kept
         self.memories = memories
+        self._choose = choose
         self._noted = False
         self._last: tuple[Conversation, int, int, int] | None = None
         self._estimates: dict[str, int] = {}
@@ -168,7 +175,7 @@ class TurnWindow:
             usable = int(min(whole, usable or whole) * DOWN_TO)
         head, body = parts(call.messages)
         if selects:
-            body = tuple(chosen(strategy, body))
+            body = self._chosen(strategy, body)
         system = conversation_tokens(head)
         if usable is not None and selects and system + conversation_tokens(body) <= usable:
             return self._selected(call, (*head, *body), strategy)
@@ -266,6 +273,13 @@ class TurnWindow:
             prefix_share=conversation.prefix_share(sent),
         )
         return msgspec.structs.replace(call, messages=sent)
+
+    def _chosen(self, strategy: str, body: tuple[Message, ...]) -> tuple[Message, ...]:
+        try:
+            return tuple(chosen(strategy, body, self._choose))
+        except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises, the turn goes on
+            _log.warning("a strategy failed", strategy=strategy, error=repr(error))
+            return body
 
     def _selected(self, call: ModelCall, messages: tuple[Message, ...], strategy: str) -> ModelCall:
         dropped = len(call.messages) - len(messages)
