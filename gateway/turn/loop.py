@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import structs
 
 from gateway.approvals.words import pending_message
@@ -226,7 +227,13 @@ class TurnLoop:
     def _close_waiting(self, turn: Turn, progress: Progress) -> None:
         """The turn ends here: a plain answer says what waits for a human. The client's own calls go with it."""
         assert turn.approvals is not None, "it waits for something"
-        progress.closing = pending_message([*turn.approvals.waiting.values()])
+        rows = [*turn.approvals.waiting.values()]
+        for row in rows:
+            turn.record.emit(
+                "approval.waiting", approval=row.id, name=row.name, arguments=msgspec.json.decode(row.arguments)
+            )
+        words = pending_message(rows)
+        progress.closing = words if progress.closing is None else f"{progress.closing}\n\n{words}"
         if not progress.theirs:
             progress.carry_on()
 
