@@ -22,6 +22,7 @@ from gateway.tools.courier import Courier, Outcome
 from gateway.tools.result import noted
 from gateway.turn.approving import Approving
 from gateway.turn.asking import asking
+from gateway.turn.confident import confidences_of
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.ending import Ending, TurnResult
@@ -173,7 +174,10 @@ class TurnLoop:
         progress.running = mine
         # The client's results have to follow its calls at once: no room for pictures then.
         room = not progress.theirs
-        outcomes = await self._tool_calls.run(turn, mine, progress.last.recorded, sink, pictures=room)
+        made, confidences = confidences_of(turn, mine, progress.last)
+        outcomes = await self._tool_calls.run(
+            turn, made, progress.last.recorded, sink, pictures=room, confidences=confidences
+        )
         progress.running = ()
         progress.used = True
         if turn.machine.state is State.EXECUTING:
