@@ -6,6 +6,7 @@ backends.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ _SETTINGS: Final = frozenset(
 # Fields that hold schemas: their numbers are limits, and names in them are what the model is to write.
 # Whose messages are the client's own words.
 _CLIENTS: Final = frozenset({"user", "system", "developer"})
+_JOINS: Final = re.compile(r"[_-]")
 _SCHEMAS: Final = frozenset({"tools", "response_format", "functions"})
 
 
@@ -189,5 +191,7 @@ def secrets_of(masking: Masking, tool: Any) -> Collection[str]:
 
 def _bare(name: str, values: Values) -> str:
     """A name or an id: what stands for it has to be one too."""
+    # What joins the words of a name joins those of an order's number elsewhere.
+    values.learn(_JOINS.sub(" ", name))
     made = values.text(name)
     return name if made == name else PLACEHOLDER.sub(lambda match: bare(match.group()), made)

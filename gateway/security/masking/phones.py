@@ -17,7 +17,7 @@ from gateway.security.masking.context import says_other, says_phone
 from gateway.security.masking.found import Found
 
 # In front of a number stands no letter, no digit, no sign that makes it a part of something longer.
-_BEFORE: Final = r"(?<![0-9A-Za-z_/=])(?<![A-Za-z]-)(?<![0-9][.,:-])"
+_BEFORE: Final = r"(?<![0-9A-Za-z_])(?<![A-Za-z]-)(?<![0-9][.,:-])"
 _AFTER: Final = r"(?![0-9A-Za-z_]|[.:,][0-9])"
 
 # Written for the whole world: `+49 30 123456`, `0044 20 7946 0958`.
