@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.security.masking.bank_cards import find_bank_cards
 from gateway.security.masking.emails import find_emails
-from gateway.security.masking.found import Found, apart
+from gateway.security.masking.found import Found, apart, blanked
 from gateway.security.masking.ibans import find_ibans
 from gateway.security.masking.id_numbers import IdNumbers
 from gateway.security.masking.patterns import Patterns
@@ -59,6 +59,16 @@ class Detector:
         """What is private in a text, in order, never overlapping."""
         if len(text) < _SHORTEST and self._own is None:
             return []
+        found = apart(self._once(text))
+        while found:
+            # What stood too close to a value to be one itself: it is, once that one is replaced.
+            more = apart([*found, *self._once(blanked(text, found))])
+            if len(more) == len(found):
+                break
+            found = more
+        return found
+
+    def _once(self, text: str) -> list[Found]:
         found: list[Found] = [] if self._own is None else [*self._own(text)]
         left, places = seen(text)
         simple = plain(left)
@@ -67,7 +77,7 @@ class Detector:
                 found += find(simple)
             else:
                 found += [Found(places[one.start], places[one.end - 1] + 1, one.kind) for one in find(simple)]
-        return apart(found) if found else []
+        return found
 
 
 # Nothing that a detector knows is shorter: `a@b.cn`.

@@ -7,7 +7,7 @@ backends.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -74,8 +74,16 @@ class Conversation:
             any_found = any_found or self._fields[encoded]
         return any_found or self.masking.known > 0
 
-    def masked(self, messages: Iterable[Message]) -> tuple[Message, ...]:
+    def masked(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages as a model sees them."""
+        while True:
+            known = self.masking.known
+            made = self._all_masked(messages)
+            # What was found only once something else was replaced may stand in messages before.
+            if known == self.masking.known:
+                return made
+
+    def _all_masked(self, messages: Iterable[Message]) -> tuple[Message, ...]:
         tools: dict[str, str] = {}
         out = []
         for message in messages:

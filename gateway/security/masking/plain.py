@@ -17,6 +17,7 @@ _FORMS: Final[dict[int, int]] = {
     **dict.fromkeys((0x00A0, 0x2002, 0x2003, 0x2007, 0x2009, 0x200A, 0x202F, 0x3000), ord(" ")),
 }
 # Seen by nobody, and a way around whoever looks for digits.
+_HALVES: Final = re.compile("[\ud800-\udfff]")
 _UNSEEN: Final = re.compile("[\u00ad\u200b\u200c\u200d\u2060\ufeff]")
 # The digits that are read as such, as a character class.
 DIGITS: Final = "0-9\uff10-\uff19\u0660-\u0669\u06f0-\u06f9"
@@ -25,6 +26,15 @@ DIGITS: Final = "0-9\uff10-\uff19\u0660-\u0669\u06f0-\u06f9"
 def plain(text: str) -> str:
     """The text with ASCII digits, dashes and spaces; every character stands where it stood."""
     return text if text.isascii() else text.translate(_FORMS)
+
+
+def encodable(text: str) -> str:
+    """The text with another character in the place of each half of a surrogate pair, for what reads UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _HALVES.sub("\ufffd", text)
+    return text
 
 
 def seen(text: str) -> tuple[str, list[int] | None]:
