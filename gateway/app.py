@@ -35,6 +35,7 @@ from gateway.api.responses import Responses
 from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
+from gateway.api.sessions import sessions_endpoints
 from gateway.api.stored_responses import responses_endpoints
 from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
@@ -73,6 +74,7 @@ from gateway.runs.responses import ResponseHandler
 from gateway.runs.run import Handler
 from gateway.runs.stages import Stages
 from gateway.runs.tasks import TaskHandler
+from gateway.scribe.conversations import Conversations
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
@@ -102,8 +104,11 @@ from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
 from gateway.turn.pruner import Pruner
 from gateway.turn.responding import Responding
+from gateway.turn.scribing import Scribe
 from gateway.turn.service import Turns
+from gateway.turn.session import SessionKeeper
 from gateway.turn.snapshot import Snapshot
+from gateway.turn.summarising import Summarising
 
 # Seconds between two looks at whether this process is about to stop.
 _LOOK_S = 0.1
@@ -244,7 +249,7 @@ async def open_gateway(
         stack.push_async_callback(traces.close)
         await traces.open()
         settling = Settling(store.effects, clock)
-        pruner = Pruner(store, settling, first.config, clock)
+        pruner = Pruner(store, settling, first.config, clock, store.sessions)
         stack.push_async_callback(pruner.close)
         adopt(first)
         pruner.start()
@@ -298,6 +303,11 @@ async def open_gateway(
         permits = Permits(_counters(own.storage, clock), store.usage, usage, clock)
         stack.push_async_callback(permits.close)
         permits.start()
+        known = Conversations()
+        summarising = Summarising(known, versions, permits.book, clock)
+        stack.push_async_callback(summarising.close)
+        sessions = SessionKeeper(store.sessions, holder, may_live, clock)
+        stack.push_async_callback(sessions.close)
         turns = Turns(
             versions,
             loop,
@@ -311,6 +321,7 @@ async def open_gateway(
             permits,
             kept,
             Offering(courier.breakers, kept_offers),
+            Scribe(known, summarising, sessions),
         )
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
@@ -352,6 +363,7 @@ async def open_gateway(
             responding,
             desk,
             store.audit,
+            sessions,
             vault,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
@@ -414,6 +426,7 @@ def create_app(services: Services) -> FastAPI:
         tasks_endpoints,
         responses_endpoints,
         conversations_endpoints,
+        sessions_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):
@@ -527,6 +540,7 @@ def _engine(
         tally=RunsMetrics(metrics.registry, lambda: engine.counts),
         clock=clock,
         stages=Stages(store.journal, store.effects),
+        keys_s=lambda: versions.current.config.idempotency.ttl_s,
         pace=pace,
         laid_aside=desk.look_again,
     )

@@ -88,6 +88,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             "e2e/test_responses_sdk.py::test_sdk_that_is_cut_off_fifty_times_has_every_event_once",
             "api/test_responses_stored.py::test_client_that_is_cut_off_has_every_event_once_and_in_order",
             "api/test_responses_edges.py::test_response_is_followed_through_another_process",
+            "api/test_responses_edges.py::test_events_up_to_any_moment_say_what_the_items_were_then",
+            "e2e/test_runs.py::test_a_streamed_response_of_a_killed_process_says_so_to_whoever_comes_back",
             "api/test_responses_background.py::test_run_that_was_cut_off_goes_on_behind_the_events_it_has",
         ),
     ),
@@ -1282,6 +1284,11 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     _field_case(56, "A giant result is shortened before anything else is lost; pinned facts stay."),
     _field_case(57, "Tools and images are counted: the larger backend is asked, or the request refused early."),
     _field_case(
+        58, "A call that was cut off poisons no later turn of its session: it is valid JSON, and has a result."
+    ),
+    _field_case(59, "Summaries read parts as what they are: no base64, no thoughts, no Python; a model is asked once."),
+    _field_case(60, "A failed turn is left out of its session, and turns of one session come one after the other."),
+    _field_case(
         61,
         "What the gateway adds fits strict templates: one system message in front, notes with the last user message.",
     ),
@@ -1297,6 +1304,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "A long run is executed once while its worker lives; who lost it notices and can write nothing of it.",
         "runs/test_engine.py::test_a_long_run_is_executed_once_while_its_worker_lives",
         "runs/test_engine.py::test_a_worker_that_stood_still_notices_that_its_run_is_somebody_elses_B063",
+        "e2e/test_runs.py::test_a_worker_that_is_stopped_and_goes_on_makes_no_effect_a_second_time_B063",
         "store/test_run_records.py::test_an_older_epoch_of_the_same_holder_writes_nothing",
         "store/test_run_records.py::test_an_answer_of_the_journal_needs_the_turn_it_belongs_to",
     ),
@@ -1319,7 +1327,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         66,
         "Told to stop, a process takes nothing more, lets end what fits, hands back the rest, and ends with 0.",
         "runs/test_engine.py::test_what_fits_the_grace_ends_and_the_rest_is_handed_back_without_costing_a_delivery",
-        "e2e/test_chaos_drill.py::test_killed_and_forgotten_every_run_ends_and_no_effect_is_doubled",
+        "e2e/test_runs.py::test_a_rolling_restart_loses_nothing_that_is_in_flight_B066",
     ),
     _field_case(
         67,

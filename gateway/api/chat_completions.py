@@ -96,7 +96,9 @@ class ChatCompletions:
             )
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
             body = await read_body(scope, receive, limit_bytes)
-            request = decode_request(body)
+            # What a session goes on from is not in the request.
+            kept = wishes.session is not None and snapshot.config.context.sessions.store
+            request = decode_request(body, paired=not kept)
             principal = for_user(principal, request.user)
             if wants_background(request):
                 self._drain.refuse()

@@ -24,6 +24,7 @@ from gateway.tools.courier import Courier
 from gateway.tools.settling import Settling
 from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
+from gateway.turn.session import SessionKeeper
 from gateway.turn.snapshot import Snapshot
 
 
@@ -62,4 +63,5 @@ class Services:
     responding: Responding
     desk: Desk
     audit: Audit
+    sessions: SessionKeeper
     vault: Vault

@@ -14,8 +14,6 @@ _GATEWAY: Final = (
     "backends.*.capabilities.streaming",
     "backends.*.capabilities.text_tool_calls",
     "on_failure",
-    "context.sessions",
-    "context.summary.model",
     "context.memory",
     "runs.join_timeout_s",
     "observe.otlp",

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig, WebhookConfig
 from gateway.errors import BackgroundUnavailable, GatewayError, StoreUnavailable
-from gateway.runs.acceptance import Acceptance
+from gateway.runs.acceptance import KEYS_S, Acceptance
 from gateway.runs.ending import RETRY_S, Ending
 from gateway.runs.followers import KIND as WEBHOOK
 from gateway.runs.followers import Followers
@@ -65,6 +65,7 @@ class Engine:
         clock: for times and waits.
         laid_aside: told of the approvals for which a run was laid aside.
         stages: from where runs go on that are begun again.
+        keys_s: seconds for which an `Idempotency-Key` means the same run.
 
     Attributes:
         runs: takes runs on, tells of them, cancels them.
@@ -88,6 +89,7 @@ class Engine:
         tally: RunsTally,
         clock: Clock,
         stages: Stages,
+        keys_s: Callable[[], float] = lambda: KEYS_S,
         pace: Pace = USUAL_PACE,
         laid_aside: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> None:
@@ -96,7 +98,7 @@ class Engine:
         self._records = records
         self._queue = queue
         self._clock = clock
-        self.runs = Acceptance(records, queue, clock, config, stages)
+        self.runs = Acceptance(records, queue, clock, config, stages, keys_s)
         self._telling = WebhookHandler(webhooks, clock)
         followers = Followers(webhooks)
         self.worker = Worker(

@@ -29,6 +29,10 @@ class Delivery(msgspec.Struct, frozen=True):
     content: Any
 
 
+class _Addressed(msgspec.Struct):
+    webhook: str
+
+
 class Followers:
     """Makes the runs that follow.
 
@@ -52,6 +56,10 @@ class Followers:
     def most(self, run: RunRow) -> int | None:
         """How often a run is begun where that is not what the configuration says for all."""
         return len(RETRIES_S) + 1 if run.kind == KIND else None
+
+    def receiver(self, run: RunRow) -> str | None:
+        """Whom a run tells something, where it is a delivery."""
+        return msgspec.json.decode(run.body, type=_Addressed).webhook if run.kind == KIND else None
 
     def wait_s(self, run: RunRow) -> float | None:
         """Seconds to the next attempt where that is not the usual."""

@@ -6,9 +6,9 @@ long conversation costs what its newest messages cost. Does not know whose it is
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -20,13 +20,15 @@ from gateway.scribe.summary import Lines
 from gateway.scribe.tokens import text_tokens
 from gateway.scribe.window import Room, Window
 
+# Messages that are worth a summary however few turns they are.
+_MANY: Final = 12
+
 
 class Written(msgspec.Struct, frozen=True):
-    """A summary that a model wrote of the messages before `upto`; `digest` is theirs."""
+    """A summary that a model wrote of the messages before `upto`."""
 
     text: str
     upto: int
-    digest: bytes
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -53,14 +55,16 @@ class Conversation:
         window: which messages are sent.
         lines: what is remembered of the others.
         written: the model's summary of its beginning, or None.
+        tried: messages that a model was asked to sum up, whatever came of it.
     """
 
-    __slots__ = ("_last_sent", "_pins", "_summary", "_summary_of", "lines", "prints", "window", "written")
+    __slots__ = ("_last_sent", "_pins", "_summary", "_summary_of", "lines", "prints", "tried", "window", "written")
 
     def __init__(self, patterns: PinPatterns) -> None:
         self.window = Window()
         self.lines = Lines()
         self.written: Written | None = None
+        self.tried = 0
         # One number a message: whether another conversation begins like this one.
         self.prints = array("q")
         self._pins = Pins(patterns)
@@ -106,6 +110,20 @@ class Conversation:
         tokens = self.window.live + (pins_tokens(pins) if pins else 0)
         return Fitted(tuple(sent), tokens, notes)
 
+    def unsummed(self, messages: Sequence[Message], every: int) -> tuple[int, int] | None:
+        """From where to where a model should sum up what was cut off; None where that is not worth it yet.
+
+        Args:
+            messages: those that were read.
+            every: turns that are worth it; so are more than twelve messages, and the first that are cut.
+        """
+        start, end = self.written.upto if self.written is not None else 0, self.lines.upto
+        if end <= max(start, self.tried):
+            return None
+        since = max(start, self.tried)
+        turns = sum([message.role == "user" for message in messages[since:end]])
+        return (start, end) if not self.tried or turns >= every or end - since > _MANY else None
+
     def prefix_share(self, sent: Sequence[Message]) -> float | None:
         """The share of the bytes sent the last time with which these messages begin; None for the first time."""
         now = [(hash(raw), len(raw)) for raw in map(encode_message, sent)]
@@ -143,8 +161,3 @@ class Conversation:
 def prints_of(messages: Sequence[Message]) -> array[int]:
     """One number for each message; the same for equal bytes, in this process."""
     return array("q", [hash(message.wire or encode_message(message)) for message in messages])
-
-
-def digest_of(prints: array[int], upto: int) -> bytes:
-    """What the first messages are recognised by."""
-    return hashlib.blake2b(prints[:upto].tobytes(), digest_size=16).digest()

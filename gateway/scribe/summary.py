@@ -42,6 +42,12 @@ _DONE: Final = re.compile(
     r"|完成了|已完成|做完|取消了|不用了"
 )
 _WORD: Final = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]{2}")
+# Words that say nothing about which goal is meant.
+_EMPTY: Final = frozenset(
+    "still need needs needed have want wants with this that will would later afterwards please then them they also open missing "
+    "done finished completed resolved closed cancelled your from into about before after 还需 需要 完成 已完 取消 稍后".split()
+)
+_RANKS: Final = ("- User", ("- Called", "- Result"), "- Assistant")
 _SENTENCE: Final = re.compile(r"[^\n.!?。！？]+[.!?。！？]?")
 
 
@@ -71,7 +77,7 @@ class Lines:
     def heard(self, at: int, text: str) -> None:
         """The user said this in the message at this position: earlier goals that it calls done are open no more."""
         if _DONE.search(text[:_MESSAGE_CHARS]) is not None:
-            self._closed.append((at, frozenset(_WORD.findall(text[:_MESSAGE_CHARS].casefold()))))
+            self._closed.append((at, _meant(text[:_MESSAGE_CHARS])))
             del self._closed[: max(0, len(self._closed) - _MOST_GOALS)]
 
     @property
@@ -80,8 +86,8 @@ class Lines:
         return tuple((at, goal) for at, goal in self._goals if not self._is_done(at, goal))
 
     def _is_done(self, at: int, goal: str) -> bool:
-        words = frozenset(_WORD.findall(goal.casefold()))
-        return any(when > at and len(words & said) >= min(2, len(words)) for when, said in self._closed)
+        words = _meant(goal)
+        return any(when > at and len(words & said) >= max(1, min(2, len(words))) for when, said in self._closed)
 
     def text(
         self,
@@ -112,16 +118,20 @@ class Lines:
             left -= text_tokens(written) + 1
         else:
             upto = 0
-        chosen: list[str] = []
-        # What was said last matters most where there is not room for all; it is told in order.
-        for at, said in reversed(self._lines):
-            line = _without(said, at, replaced)
-            cost = text_tokens(line) + 1
-            if at < upto or cost > left:
-                break
-            chosen.append(line)
-            left -= cost
-        return "\n".join([*parts, *reversed(chosen)])
+        # What the user said matters most, then what tools did; of each what was said last. It is told in order.
+        chosen: list[tuple[int, str]] = []
+        for begins in _RANKS:
+            for number in range(len(self._lines) - 1, -1, -1):
+                at, said = self._lines[number]
+                if at < upto or not said.startswith(begins):
+                    continue
+                line = _without(said, at, replaced)
+                cost = text_tokens(line) + 1
+                if cost > left:
+                    break
+                chosen.append((number, line))
+                left -= cost
+        return "\n".join([*parts, *(line for _, line in sorted(chosen))])
 
 
 def lines_of(message: Message) -> list[str]:
@@ -173,9 +183,9 @@ def asking_for(messages: Sequence[Message], before: str | None = None) -> tuple[
     return (Message("system", (Text(ASK),)), Message("user", (Text(source),)))
 
 
-def is_shorter(summary: str, messages: Sequence[Message]) -> bool:
+def is_shorter(summary: str, messages: Sequence[Message], before: str | None = None) -> bool:
     """Whether a summary is one: it says something, in fewer tokens than what it sums up."""
-    return bool(summary.strip()) and text_tokens(summary) < text_tokens(asking_for(messages)[1].text)
+    return bool(summary.strip()) and text_tokens(summary) < text_tokens(asking_for(messages, before)[1].text)
 
 
 def _words(block: Block) -> str:
@@ -192,6 +202,10 @@ def _words(block: Block) -> str:
             return f"[{kind}]"
         case Reasoning() | ToolCall():
             return ""
+
+
+def _meant(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold())) - _EMPTY
 
 
 def _without(line: str, at: int, replaced: Mapping[int, Sequence[str]] | None) -> str:

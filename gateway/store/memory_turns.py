@@ -18,7 +18,14 @@ class MemoryTurns:
     def __init__(self) -> None:
         self._rows: dict[str, TurnRow] = {}
 
-    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:  # noqa: ARG002 - the seam's
+    async def begin(
+        self,
+        row: TurnRow,
+        *,
+        since: float | None = None,
+        hasty: bool = False,  # noqa: ARG002 - the seam's
+        keys_since: float = 0.0,  # noqa: ARG002 - the seam's
+    ) -> TurnRow | None:
         """Keep a new turn and answer None; or the turn that is there."""
         known = self._rows.get(row.turn_id)
         if known is None and row.key is not None:

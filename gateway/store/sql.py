@@ -14,6 +14,7 @@ from gateway.store.keys import SqlKeys
 from gateway.store.private_values import SqlPrivateValues
 from gateway.store.responses import SqlResponses
 from gateway.store.runs import SqlRuns
+from gateway.store.sessions import SqlSessions
 from gateway.store.traces import SqlTraces
 from gateway.store.turns import SqlTurns
 from gateway.store.usage import SqlUsage
@@ -35,6 +36,7 @@ class SqlStore:
         self.responses = SqlResponses(self._database)
         self.conversations = SqlConversations(self._database)
         self.runs = SqlRuns(self._database)
+        self.sessions = SqlSessions(self._database)
         self.approvals = SqlApprovals(self._database)
         self.audit = SqlAudit(self._database)
         self.compensations = SqlCompensations(self._database)

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0009"
+HEAD: Final = "0010"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -416,4 +416,37 @@ audit_head: Final = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("seq", Integer, nullable=False),
     Column("hash", String(64), nullable=False),
+)
+
+# Sessions: conversations that the gateway keeps. `head` is the JSON list of system messages in front, `first` and `end` the
+# positions of its messages. One turn at a time holds it.
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("revision", Integer, nullable=False, server_default="0"),
+    Column("head", LargeBinary, nullable=False, default=b"[]"),
+    Column("first", Integer, nullable=False, server_default="0"),
+    Column("end", Integer, nullable=False, server_default="0"),
+    Column("size", Integer, nullable=False, server_default="0"),
+    Column("last", Integer, nullable=False, server_default="0"),
+    Column("last_print", String(64), nullable=False, server_default=""),
+    Column("holder", Text, nullable=False, server_default=""),
+    Column("held_until", Float, nullable=False, server_default="0"),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    UniqueConstraint("owner", "name"),
+    Index(None, "expires_at"),
+)
+
+# What was said in them; `message` is JSON in Chat Completions' form.
+session_messages: Final = Table(
+    "session_messages",
+    metadata,
+    Column("session", Integer, ForeignKey("sessions.number", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("message", LargeBinary, nullable=False),
 )

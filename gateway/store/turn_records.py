@@ -103,12 +103,16 @@ class HiddenRow(msgspec.Struct, frozen=True, kw_only=True):
 class Turns(Protocol):
     """Turns that can be joined. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
-    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:
+    async def begin(
+        self, row: TurnRow, *, since: float | None = None, hasty: bool = False, keys_since: float = 0.0
+    ) -> TurnRow | None:
         """Commit a new turn and answer None; or, where its key is taken or its id known, the turn that is there.
 
         With `since`, in the same transaction, a rival counts too: a turn without a key that was asked the same and begun
         since then. To a retry that is any that is not delivered, to a first request only one that a retry has begun.
         A `hasty` commit may be lost when the machine stops, unless another one followed it.
+
+        A key that a background run was asked for with since `keys_since` is answered as a turn that asked something else.
         """
         ...
 

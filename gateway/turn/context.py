@@ -39,6 +39,23 @@ class Permit(Protocol):
         ...
 
 
+class Keeps(Protocol):
+    """A turn's stay in a session."""
+
+    @property
+    def appends(self) -> bool:
+        """Whether the client sent what is new alone, so that it never sends an earlier answer back."""
+        ...
+
+    async def keep(self, turn: Turn, said: Sequence[Message]) -> None:
+        """Commit what was asked and said. Raises `GatewayError`."""
+        ...
+
+    def leave(self, record: Recorder | None) -> None:
+        """The turn is over: what it did not keep is left out, which is told in the record."""
+        ...
+
+
 class Left(msgspec.Struct, frozen=True):
     """What is left of a minute's allowance, and seconds until it is whole again."""
 
@@ -107,6 +124,7 @@ class Turn(msgspec.Struct, eq=False):
         private: what is private in it, or None where nothing is.
         approvals: what it knows of approvals; None where it has nothing to do with any.
         window: makes its conversation fit the backends, or None where it is sent as it is.
+        stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
     """
 
@@ -165,6 +183,7 @@ class Turn(msgspec.Struct, eq=False):
     private: Conversation | None = None
     approvals: TurnApprovals | None = None
     window: TurnWindow | None = None
+    stay: Keeps | None = None
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 

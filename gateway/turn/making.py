@@ -21,6 +21,7 @@ from gateway.chat.codecs.responses_answer import cancelled, logprobs_of, respons
 from gateway.chat.codecs.responses_items import left_out, with_ids
 from gateway.chat.codecs.responses_parts import Item
 from gateway.chat.codecs.responses_stream import ResponseWriter, Shown
+from gateway.chat.codecs.responses_told import items_of
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
 from gateway.errors import GatewayError, InvalidRequest, StoreUnavailable
@@ -33,7 +34,7 @@ from gateway.turn.context import Turn
 from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
 from gateway.turn.response_log import HELD_S, ResponseLog, packed
-from gateway.turn.response_parts import BodyChoice, behind, body_of, items_of, narrowed, spoken, used_settings
+from gateway.turn.response_parts import BodyChoice, behind, body_of, narrowed, spoken, used_settings
 from gateway.turn.service import Turns
 from gateway.turn.stream import Sink
 

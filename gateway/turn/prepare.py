@@ -56,6 +56,7 @@ class Wishes:
         retried: whether the SDK says that it asks again.
         events: whether the stream is to show registry calls too.
         headers: the request's headers that some tool is handed, lower case.
+        whole: whether the request's messages are the whole conversation, hidden rounds included.
         durable: whether every step is recorded before the next begins, so that a run can go on from there.
     """
 
@@ -69,6 +70,7 @@ class Wishes:
     headers: Mapping[str, str] = field(default_factory=dict)
     events: bool = False
     durable: bool = False
+    whole: bool = False
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:
@@ -253,7 +255,7 @@ async def _restored(
     continuity: Continuity,
 ) -> tuple[Message, ...]:
     """The conversation with the rounds that its client never saw; without tools there are none."""
-    if not snapshot.tools.specs:
+    if not snapshot.tools.specs or wishes.whole:
         return request.messages
     messages = await continuity.restored(principal.owner, wishes.session, request.messages)
     if messages is not request.messages:

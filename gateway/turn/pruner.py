@@ -10,6 +10,7 @@ Knows how long each kind of record is kept, and why none goes before another tha
 | effects that are `unknown` | until somebody settles them |
 | hidden rounds | seven days |
 | responses | `runs.keep_days` from their end, their events for a day; conversations until somebody deletes them |
+| sessions | `context.sessions.ttl_s` from their last turn |
 | what placeholders stand for | `privacy.keep_days` from the last trace that showed them |
 | keys, and what was used | for ever: the one says who may call, the other what may still be spent |
 """
@@ -25,6 +26,7 @@ import structlog
 from gateway.clock import Clock
 from gateway.config.models import GatewayConfig
 from gateway.errors import StoreUnavailable
+from gateway.store.session_records import Sessions
 from gateway.store.store import Store
 from gateway.tools.settling import Settling
 from gateway.turn.joining import JOIN_S
@@ -47,13 +49,22 @@ class Pruner:
         settling: counts abandoned effects as unknown.
         config: how long things are kept.
         clock: for ages.
+        sessions: conversations that are kept, where any are.
     """
 
-    def __init__(self, store: Store, settling: Settling, config: GatewayConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settling: Settling,
+        config: GatewayConfig,
+        clock: Clock,
+        sessions: Sessions | None = None,
+    ) -> None:
         self._store = store
         self._settling = settling
         self._config = config
         self._clock = clock
+        self._sessions = sessions
         self._task: asyncio.Task[None] | None = None
 
     def configure(self, config: GatewayConfig) -> None:
@@ -89,6 +100,8 @@ class Pruner:
         await store.hidden.prune(before=now - HIDDEN_S)
         await store.private_values.prune(before=now)
         kept_s = self._config.runs.keep_days * _DAY_S
+        if self._sessions is not None:
+            await self._sessions.prune(before=now)
         await store.responses.prune(before=now - kept_s, events_before=now - EVENTS_S)
 
     async def _run(self) -> None:

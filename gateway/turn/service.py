@@ -128,18 +128,8 @@ class Turns:
         turn: Turn | None = None
         try:
             snapshot = lease.value
-            if wishes.durable:  # a run, which was asked for a while ago
-                await snapshot.keys.still(principal, self._clock.now(), lasting=True)
-            limit_s = snapshot.config.server.turn_timeout_s
-            recorded = await self.joining.pin_of(trace_id, principal.owner) if wishes.durable else None
-            pin = None if recorded is None else read_pin(recorded)
-            preparing = self._prepared(request, principal, wishes, snapshot, record, pin)
-            try:
-                turn = await within(limit_s, preparing)
-            except TimeoutError as error:
-                raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
+            turn = await self._prepared(request, principal, wishes, snapshot, record)
             request = turn.request
-            turn.window = self._scribe.window(turn)
             self.running[trace_id] = turn
             sink = begun(turn)
             if sink is not None and snapshot.hooks.on_answer:
@@ -163,13 +153,42 @@ class Turns:
         else:
             summary = self._summary(request, principal, turn, started, 200)
             record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
+            if turn.window is not None and turn.window.used is not None:
+                self._scribe.behind(turn)
         finally:
+            if turn is not None and turn.stay is not None:
+                turn.stay.leave(None)
             self.running.pop(trace_id, None)
             self._versions.release(lease)
             self._tell(record)
         return result
 
     async def _prepared(
+        self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
+    ) -> Turn:
+        """The turn, in its session where it has one that is kept."""
+        if wishes.durable:  # a run, which was asked for a while ago
+            await snapshot.keys.still(principal, self._clock.now(), lasting=True)
+        recorded = await self.joining.pin_of(record.trace_id, principal.owner) if wishes.durable else None
+        pin = None if recorded is None else read_pin(recorded)
+        stay = await self._scribe.enter(request, principal, wishes, snapshot, record) if wishes.session else None
+        limit_s = snapshot.config.server.turn_timeout_s
+        try:
+            if stay is not None:
+                request, wishes = stay.request, stay.wishes
+            turn = await within(limit_s, self._begun(request, principal, wishes, snapshot, record, pin))
+        except BaseException as error:
+            if stay is not None:
+                stay.leave(record)
+            if isinstance(error, TimeoutError):
+                raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
+            raise
+        if stay is not None:
+            turn.stay, turn.cache = stay, None
+        turn.window = self._scribe.window(turn)
+        return turn
+
+    async def _begun(
         self,
         request: ChatRequest,
         principal: Principal,
@@ -194,9 +213,13 @@ class Turns:
         permit = await self._permits.enter(turn)
         ok = False
         try:
+            if turn.window is not None and turn.window.sums_up:
+                await self._scribe.before(turn)
             result = await runner.run(turn, sink)
             ok = True
         finally:
+            if turn.stay is not None:
+                turn.stay.leave(turn.record)
             self._permits.leave(permit, ok=ok)
         return result
 

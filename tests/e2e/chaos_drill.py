@@ -74,8 +74,17 @@ class Report:
 class Process:
     """One process of the program, started again and again."""
 
-    def __init__(self, folder: Path, name: str, words: Sequence[str], ready: str, variables: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        words: Sequence[str],
+        ready: str,
+        variables: dict[str, str],
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         self.folder, self.name, self.words, self.ready, self.variables = folder, name, words, ready, variables
+        self.command = command
         self._popen: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
@@ -84,7 +93,7 @@ class Process:
         self.starts += 1
         with self._file("out").open("w") as out, self._file("err").open("w") as err:
             self._popen = subprocess.Popen(
-                [*COMMAND, *self.words], cwd=self.folder, env=environment(**self.variables), stdout=out, stderr=err
+                [*self.command, *self.words], cwd=self.folder, env=environment(**self.variables), stdout=out, stderr=err
             )
 
     def _file(self, kind: str) -> Path:
@@ -113,6 +122,16 @@ class Process:
         assert self._popen is not None
         self._popen.send_signal(how)
         return await asyncio.to_thread(self._popen.wait, 60)
+
+    def signal(self, what: signal.Signals) -> None:
+        """Send a signal; does not wait."""
+        assert self._popen is not None
+        self._popen.send_signal(what)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self._popen is not None and self._popen.poll() is None
 
     def kill(self) -> None:
         """Whatever happens."""

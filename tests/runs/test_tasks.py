@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
+from gateway.tools.providers.python import PythonProvider
 from tests.runs.stage import fresh_database
 from tests.runs.test_chat_runs import KEYS, PACE, appears, bearer, until
 from tests.serving import Served, native_config, serving
@@ -160,9 +161,8 @@ async def test_a_plugins_run_that_fails_says_why_and_is_tried_again_where_that_m
     assert notes(tmp_path) == ["try"] * tries
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
+async def test_what_no_plugin_executes_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
+    bodies: list[tuple[Any, str | None]] = [
         ({"type": "shop/bil"}, "type"),
         ({"type": "chat", "input": {}}, "type"),
         ({"type": "shop/bill"}, "input"),
@@ -173,14 +173,11 @@ async def test_a_plugins_run_that_fails_says_why_and_is_tried_again_where_that_m
         ({"type": "shop/bill", "input": {"cents": 1}, "queue": 1}, None),
         ({}, None),
         ("run it", None),
-    ],
-)
-async def test_what_no_plugin_executes_is_refused_when_it_is_asked_for(
-    body: Any, param: str | None, tmp_path: Path
-) -> None:
+    ]
     async with served(tmp_path) as on:
-        status, _, said = await on.post("/v1/runs", body)
-        assert (status, said["error"]["param"]) == (400, param), said
+        for body, param in bodies:
+            status, _, said = await on.post("/v1/runs", body)
+            assert (status, said["error"]["param"]) == (400, param), said
         assert (await on.get("/v1/runs"))[2]["data"] == []
 
 
@@ -233,9 +230,13 @@ async def untyped(x): ...
 def register(registry):
     {declared}
 """
-    with pytest.raises(ConfigError) as caught:
-        async with served(tmp_path, plugin):
-            pass
+    await asyncio.to_thread((tmp_path / "shop.py").write_text, plugin)
+    provider = PythonProvider([tmp_path])
+    try:
+        with pytest.raises(ConfigError) as caught:
+            await provider.list()
+    finally:
+        await provider.close()
     [problem] = caught.value.problems
     assert problem.file.endswith("shop.py")
     assert words in problem.message

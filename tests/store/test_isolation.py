@@ -18,6 +18,7 @@ from gateway.store.audit_records import AuditEntry
 from gateway.store.compensation_records import CompensationRow
 from gateway.store.response_records import ConversationRow, ResponseRow
 from gateway.store.run_records import RunRow
+from gateway.store.session_records import Change
 from gateway.store.sql import SqlStore
 from gateway.store.store import JournalEntry, TraceRow
 from gateway.store.tables import metadata
@@ -233,6 +234,21 @@ async def _find_conversation(store: SqlStore, owner: str, name: str) -> Any:
     return found
 
 
+async def _keep_session(store: SqlStore, owner: str, name: str) -> None:
+    row = await store.sessions.take(owner, "same", "h", until=9, now=1, alive=lambda _: True)
+    assert row is not None, "the same name of another owner is in the way"
+    change = Change(first=0, upto=0, messages=[name.encode()], head=b"[]", size=1, last=0, last_print="")
+    assert await store.sessions.change(row.number, "h", change, now=1, ttl_s=9)
+
+
+async def _find_session(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.sessions.get(owner, "same", now=2)
+    if found is None:
+        assert not await store.sessions.delete(owner, "same")
+        return None
+    return name.encode() in await store.sessions.messages(found.number)
+
+
 async def _find_value(store: SqlStore, owner: str, name: str) -> Any:
     found = await store.private_values.get("same", owner)
     return found is not None and found.sealed == name.encode()
@@ -258,11 +274,12 @@ MATRIX: dict[str, Kind] = {
         _find_value,
     ),
     "conversations": Kind(_keep_conversation, _find_conversation),
+    "sessions": Kind(_keep_session, _find_session),
 }
 # Their owner is who made them; only administrators come near them (`api/test_keys.py`), to everybody's.
 OF_ADMINISTRATORS = {"keys", "key_secrets"}
 # Parts of records that have an owner: nobody comes to them but through those.
-UNOWNED = {"audit_head", "response_events", "conversation_items"}
+UNOWNED = {"audit_head", "response_events", "conversation_items", "session_messages"}
 
 
 def test_every_table_is_in_the_matrix_or_belongs_to_nobody() -> None:

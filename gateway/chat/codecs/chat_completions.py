@@ -95,14 +95,14 @@ _encode = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(b"null")
 
 
-def decode_request(body: bytes) -> ChatRequest:
-    """Read a request body.
+def decode_request(body: bytes, *, paired: bool = True) -> ChatRequest:
+    """Read a request body; not `paired`, it may go on from messages that are elsewhere.
 
     Raises:
         InvalidRequest: with `param` naming the field where one is at fault.
     """
     try:
-        request = _request(_decode_top(body))
+        request = _request(_decode_top(body), paired=paired)
         # The decoder passes over fields it does not read: bytes that are no text would travel on in them.
         if not body.isascii():
             body.decode()
@@ -123,7 +123,7 @@ def _why(body: bytes, error: Exception) -> str:
     return f"The request body is not a JSON object: {reason}"
 
 
-def _request(top: dict[str, msgspec.Raw]) -> ChatRequest:
+def _request(top: dict[str, msgspec.Raw], *, paired: bool) -> ChatRequest:
     nulls = [name for name, raw in top.items() if raw == _NULL and name in _OPTIONS]
     for name in nulls:
         del top[name]
@@ -143,7 +143,7 @@ def _request(top: dict[str, msgspec.Raw]) -> ChatRequest:
         raise InvalidRequest(f"`n` must be at least 1, not {n}.", param="n")
     return ChatRequest(
         model=model,
-        messages=_messages(top),
+        messages=_messages(top, paired=paired),
         stream=bool(_field(top, "stream", bool)),
         include_usage=bool(stream_options and stream_options.include_usage),
         tools=_client_tools(top),
@@ -252,7 +252,7 @@ def with_system_text(messages: tuple[Message, ...], text: str) -> tuple[Message,
     return (Message("system", (Text(text),)), *messages)
 
 
-def _messages(top: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:
+def _messages(top: Mapping[str, msgspec.Raw], *, paired: bool) -> tuple[Message, ...]:
     raw = top.get("messages")
     if raw is None:
         raise InvalidRequest("`messages` is missing.", param="messages")
@@ -263,12 +263,17 @@ def _messages(top: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:
     if not items:
         raise InvalidRequest("`messages` is empty: at least one message is needed.", param="messages")
     messages = tuple(decode_message(bytes(item), index) for index, item in enumerate(items))
-    _check_pairs(messages)
+    if paired:
+        check_pairs(messages)
     return messages
 
 
-def _check_pairs(messages: tuple[Message, ...]) -> None:
-    """Every call needs its result right behind it, every result its call: upstreams refuse anything else."""
+def check_pairs(messages: tuple[Message, ...]) -> None:
+    """Every call needs its result right behind it, every result its call: upstreams refuse anything else.
+
+    Raises:
+        InvalidRequest: one of them is missing.
+    """
     waiting: set[str] = set()
     asked_at = 0
     for index, message in enumerate(messages):
