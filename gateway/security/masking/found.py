@@ -10,6 +10,10 @@ from typing import Final, NamedTuple
 KINDS: Final = ("phone", "id_number", "bank_card", "iban", "email", "address")
 
 
+# Longer than any text: its end.
+MOST: Final = 1 << 62
+
+
 class Found(NamedTuple):
     """A private value at `text[start:end]`."""
 
