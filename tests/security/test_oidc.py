@@ -108,7 +108,9 @@ BAD: dict[str, dict[str, Any]] = {
 async def test_a_token_that_is_not_good_is_nobodys(provider: tuple[Provider, str], how: str) -> None:
     keys = ring(tokens(provider))
     now = time.time()
-    claims = {name: now + value if isinstance(value, int) else value for name, value in BAD[how].items()}
+    claims: dict[str, Any] = {
+        name: now + value if isinstance(value, int) else value for name, value in BAD[how].items()
+    }
     with pytest.raises(Unauthenticated):
         await keys.identify(f"Bearer {provider[0].token(**claims)}", None, now)
 
