@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import random
 import signal
 import socket
@@ -161,11 +162,13 @@ async def drill(
     at_once: int = 8,
     every_s: tuple[float, float] = (2.0, 5.0),
     database: str | None = None,
+    to_the_end: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Ask for that many runs, or for as many as there is time for, and break things meanwhile.
 
-    `database` is an empty one with today's tables, a file in the folder by default.
+    `database` is an empty one with today's tables, a file in the folder by default. With `to_the_end`, workers are killed as long as
+    runs are executed, and not only while they are asked for.
     """
     records = Records(database or f"sqlite:///{folder / 'hermes.db'}")
     chance = random.Random(seed)
@@ -195,7 +198,7 @@ async def drill(
                 await each.until_ready()
             tell(f"all processes work after {time.monotonic() - begun:.1f} s")
             begun = time.monotonic()
-            all_asked = asyncio.Event()
+            enough = asyncio.Event()
 
             async def ask() -> None:
                 while len(asked) < runs and time.monotonic() - begun < seconds:
@@ -209,11 +212,9 @@ async def drill(
                 plan = itertools.chain(["worker", "worker", "valkey", "worker", "api"], itertools.repeat("worker"))
                 for what in plan:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(
-                            all_asked.wait(), every_s[0] + chance.random() * (every_s[1] - every_s[0])
-                        )
+                        await asyncio.wait_for(enough.wait(), every_s[0] + chance.random() * (every_s[1] - every_s[0]))
                     # Its part of the trouble gets everyone, however fast the runs are asked for.
-                    if all_asked.is_set() and valkey.starts > 1 and apis[1].starts > 1:
+                    if enough.is_set() and valkey.starts > 1 and apis[1].starts > 1:
                         return
                     if what == "valkey":
                         await asyncio.to_thread(valkey.start_anew)
@@ -233,11 +234,13 @@ async def drill(
             breaking = asyncio.create_task(break_things())
             try:
                 await asyncio.gather(*(ask() for _ in range(at_once)))
-                all_asked.set()
+                ids = [each.id for each in asked if each.id is not None]
+                await _until_over(records, ids, until=begun + seconds * to_the_end)
+                enough.set()
                 await breaking
             finally:
                 breaking.cancel()
-            await _until_over(records, [each.id for each in asked if each.id is not None])
+            await _until_over(records, ids)
             seconds_taken = time.monotonic() - begun
             codes = [await each.end(signal.SIGTERM) for each in (*workers, *apis) if each.is_ready]
             faults = [f"a process that was told to end ended with {code}" for code in codes if code != 0]
@@ -292,11 +295,11 @@ class Records:
             await database.close()
 
 
-async def _until_over(records: Records, ids: Sequence[str]) -> None:
-    """Wait until every run has ended, or nothing moves any more; who looks for faults finds those that did not."""
+async def _until_over(records: Records, ids: Sequence[str], until: float = math.inf) -> None:
+    """Wait until every run has ended, or nothing moves any more, or it is too late; who looks for faults finds those that did not."""
     query = "SELECT count(*) FROM runs WHERE status IN ('completed', 'failed', 'cancelled')"
     ended, since = 0, time.monotonic()
-    while ended < len(ids) and time.monotonic() - since < PATIENCE_S:
+    while ended < len(ids) and time.monotonic() < until and time.monotonic() - since < PATIENCE_S:
         now = (await records.select(query))[0][0]
         if now > ended:
             ended, since = now, time.monotonic()
@@ -432,6 +435,7 @@ def main() -> int:
                 seconds=arguments.seconds,
                 seed=arguments.seed,
                 database=asyncio.run(server.migrated()) if server is not None else None,
+                to_the_end=True,
                 tell=lambda line: print(line, flush=True),
             )
         )
