@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.approvals import approvals_endpoints
+from gateway.api.audit import audit_endpoints
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
 from gateway.api.conversations import conversations_endpoints
@@ -45,6 +46,7 @@ from gateway.api.usage import usage_endpoints
 from gateway.approvals.desk import Desk
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
+from gateway.config.approvals import OnFailure
 from gateway.config.bundle_store import BundleStore
 from gateway.config.files import Files
 from gateway.config.loader import load_files
@@ -66,6 +68,8 @@ from gateway.runs.approved import KIND as APPROVED
 from gateway.runs.approved import ApprovedHandler
 from gateway.runs.chat import KIND as CHAT
 from gateway.runs.chat import ChatHandler
+from gateway.runs.compensation import KIND as COMPENSATION
+from gateway.runs.compensation import CompensationHandler
 from gateway.runs.engine import USUAL_PACE, Engine, Pace
 from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
@@ -102,6 +106,7 @@ from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
 from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
+from gateway.turn.pinned import read_pin
 from gateway.turn.pruner import Pruner
 from gateway.turn.responding import Responding
 from gateway.turn.scribing import Scribe
@@ -109,6 +114,7 @@ from gateway.turn.service import Turns
 from gateway.turn.session import SessionKeeper
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.summarising import Summarising
+from gateway.turn.undoing import Undoing
 
 # Seconds between two looks at whether this process is about to stop.
 _LOOK_S = 0.1
@@ -249,7 +255,7 @@ async def open_gateway(
         stack.push_async_callback(traces.close)
         await traces.open()
         settling = Settling(store.effects, clock)
-        pruner = Pruner(store, settling, first.config, clock, store.sessions)
+        pruner = Pruner(store, settling, first.config, clock, store.sessions, (store.approvals, store.compensations))
         stack.push_async_callback(pruner.close)
         adopt(first)
         pruner.start()
@@ -290,7 +296,9 @@ async def open_gateway(
             lambda: versions.current.config.approvals,
             lambda: versions.current.config.webhooks,
         )
-        loop = TurnLoop(courier, joining, continuity, Approving(desk, clock), clock)
+        undoing = Undoing(store.effects, store.compensations, store.runs, desk, clock)
+        stack.push_async_callback(undoing.close)
+        loop = TurnLoop(courier, joining, continuity, Approving(desk, clock), undoing, clock)
         answers = _answer_store(own.storage, clock)
         stack.push_async_callback(answers.close)
         kept = _kept_routes(own.storage, clock)
@@ -326,11 +334,31 @@ async def open_gateway(
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
         approved = ApprovedHandler(desk, courier, versions, (metrics, traces), clock)
+
+        async def mode_of(turn_id: str, owner: str) -> OnFailure:
+            """What a background run's own record says is to become of what it has done."""
+            recorded = await joining.pin_of(turn_id, owner)
+            said = None if recorded is None else (read_pin(recorded).route or {}).get("on_failure")
+            return said or versions.current.config.on_failure or "compensate"
+
+        compensation = CompensationHandler(
+            store.effects,
+            store.compensations,
+            courier,
+            versions,
+            desk,
+            store.audit,
+            mode_of,
+            may_live,
+            (metrics, traces),
+            clock,
+        )
         engine = _engine(
             store,
             turns,
             responding,
             approved,
+            compensation,
             desk,
             versions,
             own.storage,
@@ -363,6 +391,7 @@ async def open_gateway(
             responding,
             desk,
             store.audit,
+            store.compensations,
             sessions,
             vault,
         )
@@ -419,6 +448,7 @@ def create_app(services: Services) -> FastAPI:
         traces_endpoints,
         effects_endpoints,
         approvals_endpoints,
+        audit_endpoints,
         keys_endpoints,
         usage_endpoints,
         placeholders_endpoints,
@@ -503,6 +533,7 @@ def _engine(
     turns: Turns,
     responding: Responding,
     approved: ApprovedHandler,
+    compensation: CompensationHandler,
     desk: Desk,
     versions: Versioned[Snapshot],
     storage: StorageConfig,
@@ -523,7 +554,12 @@ def _engine(
             return LOCAL if await keys.is_open() else None
         return keys.named(key)
 
-    own: Mapping[str, Handler] = {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding), APPROVED: approved}
+    own: Mapping[str, Handler] = {
+        CHAT: ChatHandler(turns),
+        RESPONSE: ResponseHandler(responding),
+        APPROVED: approved,
+        COMPENSATION: compensation,
+    }
     tasks = TaskHandler(versions, store.runs, clock)
     engine = Engine(
         store.runs,
@@ -543,6 +579,7 @@ def _engine(
         keys_s=lambda: versions.current.config.idempotency.ttl_s,
         pace=pace,
         laid_aside=desk.look_again,
+        undoes=lambda: versions.current.tools.compensated,
     )
     return engine
 

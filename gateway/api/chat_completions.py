@@ -249,6 +249,8 @@ class _Exchange:
             pass
         if not self._answered and not (self._stream is not None and self._stream.ended):
             self._gone = True
+            if self._turn is not None:
+                self._turn.gone_away = True
             cancel()
 
 

@@ -16,6 +16,7 @@ from gateway.runs.acceptance import Acceptance
 from gateway.security.key_book import KeyBook
 from gateway.security.masking.vault import Vault
 from gateway.store.audit_records import Audit
+from gateway.store.compensation_records import Compensations
 from gateway.store.kept import KeptRoutes
 from gateway.store.key_records import Keys
 from gateway.store.store import Traces
@@ -63,5 +64,6 @@ class Services:
     responding: Responding
     desk: Desk
     audit: Audit
+    compensations: Compensations
     sessions: SessionKeeper
     vault: Vault

@@ -92,7 +92,8 @@ class Veil:
         out: list[Chunk] = []
         for chunk in chunks:
             if self._holding or _is_marked(chunk):
-                out += self._shown(chunk)
+                for one in chunk.singles:
+                    out += self._shown(one) if self._holding or _is_marked(one) else [one]
             else:
                 out.append(chunk)
         return out

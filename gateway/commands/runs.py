@@ -18,6 +18,7 @@ from gateway.config.loader import load
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, NotFound
 from gateway.runs.acceptance import Acceptance
+from gateway.runs.followers import Followers
 from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
 from gateway.runs.stages import Stages
@@ -91,7 +92,9 @@ async def _in_database(arguments: argparse.Namespace, settings: Settings) -> dic
     try:
         await store.open()
         stages = Stages(store.journal, store.effects)
-        runs = Acceptance(store.runs, queue, SystemClock(), lambda: config.runs, stages)
+        # Whether there is anything to undo, whoever executes it finds out.
+        followers = Followers(lambda: config.webhooks, lambda: True)
+        runs = Acceptance(store.runs, queue, SystemClock(), lambda: config.runs, stages, followers)
         if arguments.action == "list":
             rows = await runs.newest(
                 None,

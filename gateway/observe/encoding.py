@@ -37,7 +37,9 @@ _SAID: Final = frozenset(
     }
 )
 # The last event of a trace: its `data` sums the turn up.
-_LAST: Final = frozenset({"turn.finished", "turn.failed", "turn.cancelled", "request.refused", "approval.executed"})
+_LAST: Final = frozenset(
+    {"turn.finished", "turn.failed", "turn.cancelled", "request.refused", "approval.executed", "compensation.ended"}
+)
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=repr)
 _quick: Final = msgspec.json.Encoder()

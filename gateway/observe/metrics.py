@@ -78,7 +78,7 @@ _GUARD_DECISIONS: Final = frozenset(
     }
 )
 # Traces of what was done outside of any turn.
-_NO_TURNS: Final = frozenset({"approval.executed"})
+_NO_TURNS: Final = frozenset({"approval.executed", "compensation.ended"})
 _EFFECT_STATUSES: Final = frozenset({"done", "failed", "unknown"})
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
@@ -185,6 +185,18 @@ class Metrics:
             ("tool", "status"),
             registry=registry,
         )
+        self._compensations = Counter(
+            "hermes_compensations_total",
+            "Effects that were undone, or could not be, by the tool that undoes.",
+            ("tool", "status"),
+            registry=registry,
+        )
+        self._approvals = Counter(
+            "hermes_approvals_total",
+            "Calls that a human had to approve: asked for, and executed.",
+            ("tool", "what"),
+            registry=registry,
+        )
         self._rounds = Histogram("hermes_turn_rounds", "Model calls per turn.", buckets=_ROUNDS, registry=registry)
         self._info = Gauge(
             "hermes_config_info", "The active version; always 1.", ("version", "generation"), registry=registry
@@ -201,6 +213,9 @@ class Metrics:
             "guard.decided": self._guard,
             "effect.finished": self._effect,
             "effect.unknown": self._effect,
+            "approval.requested": self._human,
+            "approval.executed": self._human,
+            "compensation.finished": self._human,
             "decision.made": self._decision,
             "cache.asked": lambda event: self._answers.labels("hit" if event.data.get("hit") else "miss").inc(),
             "cache.failed": lambda _: self._answers.labels("failed").inc(),
@@ -281,6 +296,16 @@ class Metrics:
         last = summary(trace)
         if last and trace.events[-1].type not in _NO_TURNS:
             self._turn(last, last.get("endpoint") or first.get("endpoint", NONE))
+
+    def _human(self, event: Event) -> None:
+        """What waited for a human, and what was undone."""
+        data = event.data
+        if event.type == "compensation.finished":
+            tool = _one_of(data.get("tool"), self._known_tools)
+            self._compensations.labels(tool, _one_of(data.get("status"), _EFFECT_STATUSES)).inc()
+        else:
+            name = _one_of(data.get("name"), self._known_tools)
+            self._approvals.labels(name, event.type.removeprefix("approval.")).inc()
 
     def _turn(self, last: Mapping[str, Any], endpoint: str) -> None:
         model, route, status = last.get("model"), last.get("route"), last.get("status", 500)

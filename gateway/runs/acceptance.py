@@ -21,6 +21,7 @@ from gateway.errors import (
     RunEnded,
     StoreUnavailable,
 )
+from gateway.runs.followers import Followers
 from gateway.runs.queue import Queue
 from gateway.runs.run import NewRun
 from gateway.runs.stages import LAST, Stages
@@ -47,6 +48,7 @@ class Acceptance:
         clock: for times and waits.
         config: the limits as they are now.
         stages: from where runs go on.
+        followers: what follows the end of a run that nobody held.
         keys_s: seconds for which an `Idempotency-Key` means the same run.
 
     Attributes:
@@ -60,12 +62,14 @@ class Acceptance:
         clock: Clock,
         config: Callable[[], RunsConfig],
         stages: Stages,
+        followers: Followers,
         keys_s: Callable[[], float] = lambda: KEYS_S,
     ) -> None:
         self._records = records
         self._queue = queue
         self._clock = clock
         self._config = config
+        self._followers = followers
         self._stages = stages
         self._keys_s = keys_s
         self._aside = 0
@@ -171,6 +175,11 @@ class Acceptance:
         found = await self._records.cancel(id, owner, now=self._clock.now())
         if found is None:
             raise _no_run(id)
+        if found.status == "cancelled":
+            # One that nobody held: what follows its end is recorded here, once.
+            following = self._followers.of(found, "cancelled", self._clock.now())
+            if following:
+                await self._records.add(following)
         return found
 
     async def stages(self, run: RunRow) -> Sequence[str] | None:

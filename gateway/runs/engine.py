@@ -64,6 +64,7 @@ class Engine:
         tally: counts.
         clock: for times and waits.
         laid_aside: told of the approvals for which a run was laid aside.
+        undoes: whether there is anything that could be undone of a run that fails.
         stages: from where runs go on that are begun again.
         keys_s: seconds for which an `Idempotency-Key` means the same run.
 
@@ -92,15 +93,16 @@ class Engine:
         keys_s: Callable[[], float] = lambda: KEYS_S,
         pace: Pace = USUAL_PACE,
         laid_aside: Callable[[Sequence[str]], Awaitable[None]] | None = None,
+        undoes: Callable[[], bool] = lambda: False,
     ) -> None:
         self.executes = executes
         self.counts: Mapping[str, int] = {}
         self._records = records
         self._queue = queue
         self._clock = clock
-        self.runs = Acceptance(records, queue, clock, config, stages, keys_s)
+        followers = Followers(webhooks, undoes)
+        self.runs = Acceptance(records, queue, clock, config, stages, followers, keys_s)
         self._telling = WebhookHandler(webhooks, clock)
-        followers = Followers(webhooks)
         self.worker = Worker(
             records,
             queue,

@@ -17,7 +17,6 @@ from gateway.chat.codecs.chat_completions import encode_message
 from gateway.scribe.notes import Notes, pins_tokens, with_notes
 from gateway.scribe.pins import Pin, PinPatterns, Pins
 from gateway.scribe.summary import Lines
-from gateway.scribe.tokens import text_tokens
 from gateway.scribe.window import Room, Window
 
 # Messages that are worth a summary however few turns they are.
@@ -58,7 +57,7 @@ class Conversation:
         tried: messages that a model was asked to sum up, whatever came of it.
     """
 
-    __slots__ = ("_last_sent", "_pins", "_summary", "_summary_of", "lines", "prints", "tried", "window", "written")
+    __slots__ = ("_last_sent", "_pins", "lines", "prints", "tried", "window", "written")
 
     def __init__(self, patterns: PinPatterns) -> None:
         self.window = Window()
@@ -68,8 +67,6 @@ class Conversation:
         # One number a message: whether another conversation begins like this one.
         self.prints = array("q")
         self._pins = Pins(patterns)
-        self._summary = ""
-        self._summary_of: tuple[int, Written | None] | None = None
         self._last_sent: list[tuple[int, int]] = []
 
     def continues(self, prints: array[int]) -> bool:
@@ -97,15 +94,14 @@ class Conversation:
 
     def pins(self, messages: Sequence[Message], most: int) -> tuple[Pin, ...]:
         """The pins that are told beside these messages."""
-        last = next((index for index in range(len(messages) - 1, -1, -1) if messages[index].role == "user"), 0)
-        return self._pins.kept(most, last)
+        return self._pins.kept(most, _last_user(messages))
 
     def fitted(
         self, messages: Sequence[Message], pins: tuple[Pin, ...], summary_tokens: int, memories: tuple[str, ...] = ()
     ) -> Fitted:
         """What is sent: the window with its notes."""
         sent = self.window.sent(messages)
-        notes = Notes(pins, self._summed_up(summary_tokens), memories)
+        notes = Notes(pins, self._summed_up(summary_tokens, _last_user(messages)), memories)
         with_notes(sent, notes)
         tokens = self.window.live + (pins_tokens(pins) if pins else 0)
         return Fitted(tuple(sent), tokens, notes)
@@ -139,23 +135,24 @@ class Conversation:
         return round(same / total, 4)
 
     def _note(self, messages: Sequence[Message]) -> None:
-        for start, end in self.window.went:
-            self.lines.add(start, messages[start:end])
-        self.window.went.clear()
+        if self.window.went:
+            self.lines.add((at, messages[at]) for start, end in self.window.went for at in range(start, end))
+            self.window.went.clear()
 
-    def _summed_up(self, max_tokens: int) -> str:
-        """The summary; the same one until there is another cut, or a model has written one."""
-        of = (self.window.epochs, self.written)
-        if self._summary_of != of or text_tokens(self._summary) > max_tokens:
-            written = self.written
-            self._summary = self.lines.text(
-                max_tokens,
-                written=written.text if written else None,
-                upto=written.upto if written else 0,
-                replaced=self._pins.replaced,
-            )
-            self._summary_of = of
-        return self._summary
+    def _summed_up(self, max_tokens: int, before: int) -> str:
+        """The summary that stands in the message at this position."""
+        written = self.written
+        return self.lines.text(
+            max_tokens,
+            before=before,
+            written=written.text if written else None,
+            upto=written.upto if written else 0,
+            replaced=self._pins.replaced,
+        )
+
+
+def _last_user(messages: Sequence[Message]) -> int:
+    return next((index for index in range(len(messages) - 1, -1, -1) if messages[index].role == "user"), 0)
 
 
 def prints_of(messages: Sequence[Message]) -> array[int]:

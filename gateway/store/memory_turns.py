@@ -128,12 +128,21 @@ class MemoryEffects:
         self._rows[row.id] = row
         return None
 
-    async def finish(self, id: str, *, status: EffectStatus, content: str, note: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
+    async def finish(
+        self,
+        id: str,  # noqa: A002 - the contract's word
+        *,
+        status: EffectStatus,
+        content: str,
+        note: str | None,
+        now: float,
+        undo: str | None = None,
+    ) -> bool:
         """Keep how an effect ended."""
         row = self._rows.get(id)
         if row is None or row.status not in ("started", "unknown"):
             return False
-        self._rows[id] = _changed(row, status=status, content=content, note=note, finished_at=now)
+        self._rows[id] = _changed(row, status=status, content=content, note=note, finished_at=now, undo=undo)
         return True
 
     async def restart(self, id: str, *, seen: EffectRow, row: EffectRow) -> bool:  # noqa: A002 - the contract's word

@@ -18,6 +18,8 @@ Priority = Literal["high", "normal", "low"]
 WaitsFor = Literal["queue", "time", "key"]
 
 PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
+# Kinds that are begun as often as it takes: what was approved, and what is owed. What they do is in the ledger, and done once.
+UNBOUNDED: Final = ("approval", "compensation")
 ENDED: Final[frozenset[Status]] = frozenset({"completed", "failed", "cancelled"})
 # The journal's kind of a step that a run of a plugin's type records: `content` is its `name` and its `value`.
 STEP: Final = "step"

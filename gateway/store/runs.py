@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.store.database import Database
 from gateway.store.reopening import reopen
-from gateway.store.run_records import ENDED, STEP, Claimed, Priority, Queued, RunRow, Status
+from gateway.store.run_records import ENDED, STEP, UNBOUNDED, Claimed, Priority, Queued, RunRow, Status
 from gateway.store.tables import journal, runs, turns
 
 _COLUMNS = [runs.c[name] for name in RunRow.__struct_fields__]
@@ -289,7 +289,7 @@ class SqlRuns:
             for condition, values in (
                 (runs.c.status == "cancelling", {"status": "cancelled", "finished_at": now}),
                 (
-                    runs.c.deliveries >= max_deliveries,
+                    and_(runs.c.deliveries >= max_deliveries, runs.c.kind.not_in(UNBOUNDED)),
                     {"status": "failed", "dead": True, "finished_at": now, "error": gave_up},
                 ),
                 (runs.c.status == "running", {"status": "queued", "waits_for": "queue", "due_at": now}),

@@ -58,6 +58,7 @@ class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
         content: what the model sees of the outcome.
         note: who settled it and why, or what a probe said.
         holder: the process that does it, until `held_until` (seconds since the epoch) at the latest.
+        undo: JSON text of what the tool that undoes it is called with, where there is one and that is known.
     """
 
     id: str
@@ -78,6 +79,7 @@ class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
     held_until: float
     started_at: float
     finished_at: float | None = None
+    undo: str | None = None
 
 
 class HiddenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +173,16 @@ class Effects(Protocol):
         """Commit that an effect is about to happen and answer None; or the effect of this key that is there."""
         ...
 
-    async def finish(self, id: str, *, status: EffectStatus, content: str, note: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
+    async def finish(
+        self,
+        id: str,  # noqa: A002 - the contract's word
+        *,
+        status: EffectStatus,
+        content: str,
+        note: str | None,
+        now: float,
+        undo: str | None = None,
+    ) -> bool:
         """Commit how an effect ended; False where it had ended before."""
         ...
 

@@ -15,6 +15,7 @@ from gateway.backends.pool import Pool
 from gateway.chat.blocks import Message
 from gateway.chat.request import ChatRequest
 from gateway.chat.usage import Usage
+from gateway.config.approvals import OnFailure
 from gateway.config.models import CacheConfig
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
@@ -124,6 +125,8 @@ class Turn(msgspec.Struct, eq=False):
         private: what is private in it, or None where nothing is.
         approvals: what it knows of approvals; None where it has nothing to do with any.
         window: makes its conversation fit the backends, or None where it is sent as it is.
+        on_failure: what becomes of its effects when a later step fails.
+        gone_away: whether its client has left.
         stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
     """
@@ -182,6 +185,8 @@ class Turn(msgspec.Struct, eq=False):
     pin: Any = None
     private: Conversation | None = None
     approvals: TurnApprovals | None = None
+    on_failure: OnFailure = "keep"
+    gone_away: bool = False
     window: TurnWindow | None = None
     stay: Keeps | None = None
     changed: tuple[str, ...] = ()

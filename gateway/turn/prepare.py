@@ -16,6 +16,7 @@ from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
+from gateway.config.approvals import OnFailure
 from gateway.config.models import CacheConfig, ModelConfig, RouteConfig
 from gateway.config.names import WILDCARD, Meant
 from gateway.errors import HookFailed, InvalidRequest
@@ -237,6 +238,7 @@ async def prepare(
         shows_tools=wishes.events and bool(offered),
         tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
         pin=to_record,
+        on_failure=on_failure(snapshot.config.on_failure, route, lasting=wishes.durable),
         private=record.private,
         changed=before.changed if before is not None else (),
         gone=before.gone if before is not None else (),
@@ -291,6 +293,12 @@ def _pools(snapshot: Snapshot, model: str, *, has_tools: bool) -> tuple[Pool, Po
     own = snapshot.pools[model]
     answering = named(config.answer_model) or own
     return (named(config.tool_model) or own) if has_tools else answering, answering, named(config.escalate)
+
+
+def on_failure(said: OnFailure | None, route: RouteConfig | None, *, lasting: bool) -> OnFailure:
+    """What becomes of a turn's effects when a later step fails: the route says, else the configuration, else its kind."""
+    own = route.on_failure if route is not None else None
+    return own or said or ("compensate" if lasting else "keep")
 
 
 def _max_tokens(snapshot: Snapshot, route: RouteConfig | None) -> int | None:

@@ -348,6 +348,8 @@ class Responding:
 
     def left(self, making: Making, task: asyncio.Task[Any]) -> None:
         """Its client has gone: a response that nobody could come back for ends at once, another when nobody does."""
+        if making.turn is not None:
+            making.turn.gone_away = True
         if not making.kept:
             task.cancel()
             return

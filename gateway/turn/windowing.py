@@ -32,8 +32,8 @@ _SAFETY: Final = 0.95
 # Of a context that is small, no answer keeps more than this share free.
 _MOST_RESERVED: Final = 0.5
 # What the notes may take of the room beside pins, and at most.
-_SUMMARY_SHARE: Final = 0.12
-_SUMMARY_TOKENS: Final = 800
+_SUMMARY_SHARE: Final = 0.2
+_SUMMARY_TOKENS: Final = 1_500
 # The same where a summary is all that is sent of earlier turns.
 _WHOLE_SUMMARY: Final = (0.3, 2_000)
 _PIN_TOKENS: Final = 14

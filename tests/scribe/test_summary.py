@@ -17,13 +17,19 @@ def user(text: str) -> Message:
     return Message("user", (Text(text),))
 
 
+def heard(lines: Lines, at: int, text: str) -> None:
+    """Said, and cut off."""
+    lines.heard(at, text)
+    lines.add([(at, user(text))])
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=400), max_size=60), st.integers(60, 400))
 def test_an_open_goal_stays_however_often_is_summed_up(talk: list[str], room: int) -> None:
     lines = Lines()
-    lines.add(0, [user("We still need the invoice of March.")])
+    heard(lines, 0, "We still need the invoice of March.")
     for index, text in enumerate(talk, 1):
-        lines.add(index, [Message("assistant", (Text(text),))])
+        lines.add([(index, Message("assistant", (Text(text),)))])
         lines.heard(index, "and the next one?")
     summary = lines.text(room, written="A model forgot about it.", upto=len(talk))
     assert "Open: We still need the invoice of March." in summary
@@ -32,17 +38,17 @@ def test_an_open_goal_stays_however_often_is_summed_up(talk: list[str], room: in
 
 def test_a_goal_is_open_until_its_user_calls_it_done() -> None:
     lines = Lines()
-    lines.add(0, [user("We still need the invoice of March. Later we need the hotel too.")])
+    heard(lines, 0, "We still need the invoice of March. Later we need the hotel too.")
     lines.heard(3, "The hotel is done.")
     assert [goal for _, goal in lines.goals] == ["We still need the invoice of March."]
     # Said before, it closes nothing that was asked for since.
-    lines.add(5, [user("We still need a hotel in Bonn.")])
+    heard(lines, 5, "We still need a hotel in Bonn.")
     assert len(lines.goals) == 2
 
 
 def test_values_that_no_longer_hold_are_not_told() -> None:
     lines = Lines()
-    lines.add(4, [user("The codename is Bluebird, the desk is Berlin.")])
+    heard(lines, 4, "The codename is Bluebird, the desk is Berlin.")
     text = lines.text(200, replaced={4: ["Bluebird"]})
     assert "Bluebird" not in text
     assert "Berlin" in text
@@ -81,7 +87,7 @@ def test_parts_are_read_as_what_they_are_B059() -> None:
     for never in ("base64", "iVBOR", "UklGR", "JVBER", "SECRET", "object Object", "{'type'"):
         assert never not in prompt
     lines = Lines()
-    lines.add(0, messages)
+    lines.add(enumerate(messages))
     told = lines.text(400)
     assert "{'" not in told
     assert "SECRET" not in told
@@ -96,3 +102,14 @@ def test_a_summary_is_shorter_than_what_it_sums_up() -> None:
     assert is_shorter("fine", source)
     assert not is_shorter("", source)
     assert not is_shorter("word " * 200, source)
+
+
+def test_what_was_corrected_stands_behind_what_it_corrects() -> None:
+    lines = Lines()
+    heard(lines, 0, "Group it by store. And what about May?")
+    lines.heard(4, "thanks")
+    lines.heard(6, "No: group it by line.")
+    lines.heard(8, "Now?")
+    text = lines.text(200, before=8)
+    assert text == "- User: Group it by store.\n- Asked: And what about May?\n- User: No: group it by line."
+    assert Lines().text(200) == ""
