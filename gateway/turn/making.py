@@ -230,7 +230,7 @@ class Making:
             # Whose turn it is is certain: the row is written while the model thinks.
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(_read)
-        return None if turn.snapshot.hooks.on_answer else self
+        return None if turn.snapshot.hooks.reach is None else self
 
     async def _open(self) -> None:
         """Be in the store, and be found."""
@@ -362,7 +362,7 @@ class Making:
     def _flush_words(self) -> None:
         """What the round has said stands before what it does."""
         assert self.turn is not None
-        if not self._is_streamed and self._said and not self.turn.snapshot.hooks.on_answer:
+        if not self._is_streamed and self._said and self.turn.snapshot.hooks.reach is not None:
             self._writing.whole(Message("assistant", (Text(self._said),)))
             self._told_text += self._said
             self._said = ""
@@ -386,7 +386,7 @@ class Making:
     @property
     def _is_streamed(self) -> bool:
         """Whether its words come as they are made: not where a hook has to see all of them first."""
-        return self._streams and self.turn is not None and not self.turn.snapshot.hooks.on_answer
+        return self._streams and self.turn is not None and self.turn.snapshot.hooks.reach is not None
 
     # --- Its end ---
 
