@@ -54,6 +54,7 @@ from gateway.tools.providers.mcp import McpProvider
 from gateway.tools.providers.mcp_servers import McpServers
 from gateway.tools.providers.python import PythonProvider
 from gateway.tools.registry import Registry
+from gateway.tools.spec import InvalidArguments
 from gateway.tools.threads import Threads
 from gateway.turn.gate import pass_gate
 from gateway.turn.hooks import Hooks
@@ -376,6 +377,7 @@ class Builder:
         found = bundle.tool_problems(lambda name: _said_of(name, registry, servers), registry.run_types)
         problems = [problem for problem in found if problem.severity == "error"]
         problems += _strategy_problems(bundle, registry)
+        problems += _unknown_types(bundle, registry)
         for route in bundle.routes:
             # The router finds these too, but does not know lines.
             problems += [bundle.route_problem(route.route, path, text) for path, text in rule_mistakes(route)]
@@ -475,6 +477,28 @@ def _said_of(name: str, registry: Registry, servers: Sequence[McpProvider]) -> t
     if _may_come(name, servers):
         return f"there is no tool `{name}` for now: a server is away, or its tools differ from their lock", "warning"
     return no_tool(name, registry.names), "error"
+
+
+def _unknown_types(bundle: Bundle, registry: Registry) -> list[Problem]:
+    """Schedules of types that no plugin adds, or with an input that the type does not take."""
+    problems = []
+    for name, schedule in bundle.config.runs.schedules.items():
+        if schedule.type is None:
+            continue
+        place = ("runs", "schedules", name)
+        kind = registry.run_types.get(schedule.type)
+        if kind is None:
+            known = ", ".join(f"`{each}`" for each in sorted(registry.run_types)) or "none"
+            problems.append(
+                bundle.problem((*place, "type"), f"no plugin adds the type `{schedule.type}`; there are: {known}")
+            )
+            continue
+        try:
+            kind.validator.validate(dict(schedule.input))
+        except InvalidArguments as error:
+            where = (*place, "input") if schedule.input else place
+            problems.append(bundle.problem(where, f"`{schedule.type}` does not take this input: {error}"))
+    return problems
 
 
 def _may_come(name: str, servers: Sequence[McpProvider]) -> bool:

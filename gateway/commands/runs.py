@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_line(row))
     else:
         print(_line(answer))
-        if arguments.action == "show":
+        if arguments.action == "show" and answer["stages"]:
             print(f"stages: {', '.join(answer['stages'])}")
         if answer["response"] is not None and arguments.action == "show":
             print(msgspec.json.format(msgspec.json.encode(answer["response"])).decode())
@@ -112,7 +112,7 @@ async def _in_database(arguments: argparse.Namespace, settings: Settings) -> dic
         row = await runs.get(arguments.id, None)
         if row is None:
             raise NotFound(f"There is no run {arguments.id!r}.")
-        return {**view(row), "stages": list(await runs.stages(row))}
+        return {**view(row), "stages": await runs.stages(row)}
     finally:
         await queue.close()
         await store.close()

@@ -111,7 +111,7 @@ async def test_a_plugins_run_is_asked_for_and_executed_step_by_step(tmp_path: Pa
         "same": True,
     }
     assert found["progress"] == {"done": 1}
-    assert found["stages"] == ["start", "charge", "post", "last"]
+    assert found["stages"] is None, "there is nothing to begin again"
     assert notes(tmp_path) == ["charge250", "post"]
 
 
@@ -240,3 +240,32 @@ def register(registry):
     [problem] = caught.value.problems
     assert problem.file.endswith("shop.py")
     assert words in problem.message
+
+
+async def test_a_schedule_begins_a_run_of_a_plugins_type(tmp_path: Path) -> None:
+    schedule = {"cron": "* * * * *", "key": "local", "type": "shop/bill", "input": {"cents": 3}}
+    async with served(tmp_path, runs={"schedules": {"minutely": schedule}}) as on:
+        async with asyncio.timeout(30):
+            while not (rows := (await on.get("/v1/runs"))[2]["data"]):
+                await asyncio.sleep(0.05)
+        found = await until(on, rows[-1]["id"], "completed")
+    assert (found["type"], found["response"]["first"]) == ("shop/bill", {"charged": 3})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"type": "shop/bil"}, "no plugin adds the type `shop/bil`; there are: `breaks`, `secret`, `shop/bill`"),
+        ({"input": {"cents": "many"}}, "does not take this input"),
+    ],
+)
+async def test_a_schedule_that_no_plugin_could_execute_is_told_with_its_line(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    schedule = {"cron": "* * * * *", "key": "local", "type": "shop/bill", "input": {"cents": 3}, **change}
+    with pytest.raises(ConfigError) as caught:
+        async with served(tmp_path, runs={"schedules": {"minutely": schedule}}):
+            pass
+    [problem] = caught.value.problems
+    assert words in problem.message
+    assert problem.line > 1
