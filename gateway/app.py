@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.approvals import approvals_endpoints
+from gateway.api.audit import audit_endpoints
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
 from gateway.api.conversations import conversations_endpoints
@@ -30,10 +31,12 @@ from gateway.api.health import health_endpoints
 from gateway.api.keys import keys_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
+from gateway.api.placeholders import placeholders_endpoints
 from gateway.api.responses import Responses
 from gateway.api.route import route_endpoints
 from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
+from gateway.api.sessions import sessions_endpoints
 from gateway.api.stored_responses import responses_endpoints
 from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
@@ -43,6 +46,7 @@ from gateway.api.usage import usage_endpoints
 from gateway.approvals.desk import Desk
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
+from gateway.config.approvals import OnFailure
 from gateway.config.bundle_store import BundleStore
 from gateway.config.files import Files
 from gateway.config.loader import load_files
@@ -64,6 +68,8 @@ from gateway.runs.approved import KIND as APPROVED
 from gateway.runs.approved import ApprovedHandler
 from gateway.runs.chat import KIND as CHAT
 from gateway.runs.chat import ChatHandler
+from gateway.runs.compensation import KIND as COMPENSATION
+from gateway.runs.compensation import CompensationHandler
 from gateway.runs.engine import USUAL_PACE, Engine, Pace
 from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
@@ -72,10 +78,12 @@ from gateway.runs.responses import ResponseHandler
 from gateway.runs.run import Handler
 from gateway.runs.stages import Stages
 from gateway.runs.tasks import TaskHandler
+from gateway.scribe.conversations import Conversations
 from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
 from gateway.security.keys import LOCAL
 from gateway.security.masking.secret import read_secret
+from gateway.security.masking.vault import Vault
 from gateway.security.memory_counters import MemoryCounters
 from gateway.security.principal import Principal
 from gateway.settings import Settings
@@ -98,10 +106,15 @@ from gateway.turn.live import HookEvents
 from gateway.turn.loop import TurnLoop
 from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
+from gateway.turn.pinned import read_pin
 from gateway.turn.pruner import Pruner
 from gateway.turn.responding import Responding
+from gateway.turn.scribing import Scribe
 from gateway.turn.service import Turns
+from gateway.turn.session import SessionKeeper
 from gateway.turn.snapshot import Snapshot
+from gateway.turn.summarising import Summarising
+from gateway.turn.undoing import Undoing
 
 # Seconds between two looks at whether this process is about to stop.
 _LOOK_S = 0.1
@@ -202,6 +215,7 @@ async def open_gateway(
             if snapshot.keys.configured:
                 book.close_for_good()
             redactor.update(secrets_of(snapshot.config))
+            redactor.scrub = snapshot.privacy.scrub if snapshot.privacy is not None else None
             configure_logging(snapshot.config.observe.log, redactor)
             log.configure(snapshot.config.observe.log)
             if snapshot.calibration.state == "stale":
@@ -209,7 +223,7 @@ async def open_gateway(
             privacy = snapshot.privacy
             traces.configure(
                 snapshot.config.observe.traces,
-                lambda owner: privacy.begin(owner, None) if privacy is not None else None,
+                lambda owner: privacy.anywhere(owner) if privacy is not None else None,
             )
             pruner.configure(snapshot.config)
             metrics.configure(
@@ -231,11 +245,17 @@ async def open_gateway(
         await store.open()
         book.open(store.keys)
         await refuse_open_gateway(first.keys)
-        traces = TraceWriter(store, first.config.observe.traces, clock, redactor)
+        vault = Vault(
+            store.private_values,
+            lambda: builder.secret(own.storage.database),
+            lambda: versions.current.config.privacy.keep_days,
+            clock,
+        )
+        traces = TraceWriter(store, first.config.observe.traces, clock, redactor, vault=vault)
         stack.push_async_callback(traces.close)
         await traces.open()
         settling = Settling(store.effects, clock)
-        pruner = Pruner(store, settling, first.config, clock)
+        pruner = Pruner(store, settling, first.config, clock, store.sessions, (store.approvals, store.compensations))
         stack.push_async_callback(pruner.close)
         adopt(first)
         pruner.start()
@@ -276,7 +296,9 @@ async def open_gateway(
             lambda: versions.current.config.approvals,
             lambda: versions.current.config.webhooks,
         )
-        loop = TurnLoop(courier, joining, continuity, Approving(desk, clock), clock)
+        undoing = Undoing(store.effects, store.compensations, store.runs, desk, clock)
+        stack.push_async_callback(undoing.close)
+        loop = TurnLoop(courier, joining, continuity, Approving(desk, clock), undoing, clock)
         answers = _answer_store(own.storage, clock)
         stack.push_async_callback(answers.close)
         kept = _kept_routes(own.storage, clock)
@@ -289,6 +311,11 @@ async def open_gateway(
         permits = Permits(_counters(own.storage, clock), store.usage, usage, clock)
         stack.push_async_callback(permits.close)
         permits.start()
+        known = Conversations()
+        summarising = Summarising(known, versions, permits.book, clock)
+        stack.push_async_callback(summarising.close)
+        sessions = SessionKeeper(store.sessions, holder, may_live, clock)
+        stack.push_async_callback(sessions.close)
         turns = Turns(
             versions,
             loop,
@@ -302,15 +329,36 @@ async def open_gateway(
             permits,
             kept,
             Offering(courier.breakers, kept_offers),
+            Scribe(known, summarising, sessions),
         )
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
         approved = ApprovedHandler(desk, courier, versions, (metrics, traces), clock)
+
+        async def mode_of(turn_id: str, owner: str) -> OnFailure:
+            """What a background run's own record says is to become of what it has done."""
+            recorded = await joining.pin_of(turn_id, owner)
+            said = None if recorded is None else (read_pin(recorded).route or {}).get("on_failure")
+            return said or versions.current.config.on_failure or "compensate"
+
+        compensation = CompensationHandler(
+            store.effects,
+            store.compensations,
+            courier,
+            versions,
+            desk,
+            store.audit,
+            mode_of,
+            may_live,
+            (metrics, traces),
+            clock,
+        )
         engine = _engine(
             store,
             turns,
             responding,
             approved,
+            compensation,
             desk,
             versions,
             own.storage,
@@ -343,6 +391,9 @@ async def open_gateway(
             responding,
             desk,
             store.audit,
+            store.compensations,
+            sessions,
+            vault,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(first.router.prepare(), name="encoder")
@@ -397,12 +448,15 @@ def create_app(services: Services) -> FastAPI:
         traces_endpoints,
         effects_endpoints,
         approvals_endpoints,
+        audit_endpoints,
         keys_endpoints,
         usage_endpoints,
+        placeholders_endpoints,
         runs_endpoints,
         tasks_endpoints,
         responses_endpoints,
         conversations_endpoints,
+        sessions_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):
@@ -479,6 +533,7 @@ def _engine(
     turns: Turns,
     responding: Responding,
     approved: ApprovedHandler,
+    compensation: CompensationHandler,
     desk: Desk,
     versions: Versioned[Snapshot],
     storage: StorageConfig,
@@ -499,7 +554,12 @@ def _engine(
             return LOCAL if await keys.is_open() else None
         return keys.named(key)
 
-    own: Mapping[str, Handler] = {CHAT: ChatHandler(turns), RESPONSE: ResponseHandler(responding), APPROVED: approved}
+    own: Mapping[str, Handler] = {
+        CHAT: ChatHandler(turns),
+        RESPONSE: ResponseHandler(responding),
+        APPROVED: approved,
+        COMPENSATION: compensation,
+    }
     tasks = TaskHandler(versions, store.runs, clock)
     engine = Engine(
         store.runs,
@@ -516,8 +576,10 @@ def _engine(
         tally=RunsMetrics(metrics.registry, lambda: engine.counts),
         clock=clock,
         stages=Stages(store.journal, store.effects),
+        keys_s=lambda: versions.current.config.idempotency.ttl_s,
         pace=pace,
         laid_aside=desk.look_again,
+        undoes=lambda: versions.current.tools.compensated,
     )
     return engine
 

@@ -31,6 +31,7 @@ from gateway.config.versions import Version
 from gateway.errors import ConfigError, Problem
 from gateway.routing.composite import CompositeRouter
 from gateway.routing.encoder import Encoder
+from gateway.routing.encoders.masked import MaskedEncoder
 from gateway.routing.encoders.registry import Encoders
 from gateway.routing.fits import Fits
 from gateway.routing.linted import warnings_of
@@ -52,6 +53,7 @@ from gateway.tools.providers.mcp import McpProvider
 from gateway.tools.providers.mcp_servers import McpServers
 from gateway.tools.providers.python import PythonProvider
 from gateway.tools.registry import Registry
+from gateway.tools.spec import InvalidArguments
 from gateway.tools.threads import Threads
 from gateway.turn.gate import pass_gate
 from gateway.turn.hooks import Hooks
@@ -210,7 +212,8 @@ class Builder:
             if current is not None and version.digest == current.version.digest and config == current.config:
                 await registry.close()
                 return Draft(current, bundle.files, config.config, failing=False)
-            router = self._router(bundle, version)
+            privacy = self._privacy(bundle, registry)
+            router = self._router(bundle, version, privacy)
             remote = self._offline and _is_remote(config.router.semantic.encoder)
             gate = bundle.files.gate if gated and not remote else None
             if prepared or gate is not None:
@@ -233,9 +236,9 @@ class Builder:
             created=int(self._clock.now()),
             names=ModelNames(config.models, config.aliases),
             calibration=router.calibration,
-            relevance=self._relevance(config, registry),
+            relevance=self._relevance(config, registry, privacy),
             offers_vary=offers_vary(bundle.config, bundle.routes, registry),
-            privacy=self._privacy(bundle, registry),
+            privacy=privacy,
             prices=Prices({name: price_of(backend, listed.get(name)) for name, backend in config.backends.items()}),
         )
         if prepared and snapshot.relevance is not None:
@@ -360,17 +363,18 @@ class Builder:
         secret = self.secret(config.storage.database)
         return Privacy(config.privacy, routes, secret, _detector_of, registry.secrets_of if sensitive else None)
 
-    def _relevance(self, config: GatewayConfig, registry: Registry) -> Relevance | None:
+    def _relevance(self, config: GatewayConfig, registry: Registry, privacy: Privacy | None) -> Relevance | None:
         if len(registry.specs) <= config.tools.max_offered:
             return None
         semantic = config.router.semantic
         described = {spec.name: described_as(spec) for spec in registry.specs.values()}
-        return Relevance(described, self.encoder(semantic), semantic.timeout_ms / 1000)
+        return Relevance(described, _trusted(self.encoder(semantic), semantic, privacy), semantic.timeout_ms / 1000)
 
     def _check(self, bundle: Bundle, registry: Registry, servers: Sequence[McpProvider]) -> list[Problem]:
         """Raise what is wrong; answer what may be right once every server is there."""
         found = bundle.tool_problems(lambda name: _said_of(name, registry, servers), registry.run_types)
         problems = [problem for problem in found if problem.severity == "error"]
+        problems += _unknown_types(bundle, registry)
         for route in bundle.routes:
             # The router finds these too, but does not know lines.
             problems += [bundle.route_problem(route.route, path, text) for path, text in rule_mistakes(route)]
@@ -378,9 +382,9 @@ class Builder:
             raise ConfigError(tuple(problems))
         return [problem for problem in found if problem.severity != "error"]
 
-    def _router(self, bundle: Bundle, version: Version) -> CompositeRouter:
+    def _router(self, bundle: Bundle, version: Version, privacy: Privacy | None) -> CompositeRouter:
         semantic = bundle.config.router.semantic
-        encoder = self.encoder(semantic)
+        encoder = _trusted(self.encoder(semantic), semantic, privacy)
         files = {route.route: bundle.route_problem(route.route, (), "").file for route in bundle.routes}
         aliases = bundle.config.aliases
         return CompositeRouter(
@@ -454,6 +458,28 @@ def _said_of(name: str, registry: Registry, servers: Sequence[McpProvider]) -> t
     return no_tool(name, registry.names), "error"
 
 
+def _unknown_types(bundle: Bundle, registry: Registry) -> list[Problem]:
+    """Schedules of types that no plugin adds, or with an input that the type does not take."""
+    problems = []
+    for name, schedule in bundle.config.runs.schedules.items():
+        if schedule.type is None:
+            continue
+        place = ("runs", "schedules", name)
+        kind = registry.run_types.get(schedule.type)
+        if kind is None:
+            known = ", ".join(f"`{each}`" for each in sorted(registry.run_types)) or "none"
+            problems.append(
+                bundle.problem((*place, "type"), f"no plugin adds the type `{schedule.type}`; there are: {known}")
+            )
+            continue
+        try:
+            kind.validator.validate(dict(schedule.input))
+        except InvalidArguments as error:
+            where = (*place, "input") if schedule.input else place
+            problems.append(bundle.problem(where, f"`{schedule.type}` does not take this input: {error}"))
+    return problems
+
+
 def _may_come(name: str, servers: Sequence[McpProvider]) -> bool:
     return any(fnmatchcase(name, pattern) for server in servers for pattern in server.absent)
 
@@ -481,6 +507,13 @@ def _placed(problem: Problem, backend: str, bundle: Bundle) -> Problem:
 def _service_place(bundle: Bundle, service: str, path: tuple[str, ...]) -> Problem:
     """Where a key of an HTTP service stands."""
     return bundle.problem(("tools", "http", service, *path), "")
+
+
+def _trusted(encoder: Encoder | None, config: SemanticConfig, privacy: Privacy | None) -> Encoder | None:
+    """The encoder, which sees nothing private where it is somebody else's server."""
+    if encoder is None or privacy is None or privacy.scrub is None or not _is_remote(config.encoder):
+        return encoder
+    return MaskedEncoder(encoder, privacy.scrub)
 
 
 def _is_remote(encoder: object) -> bool:

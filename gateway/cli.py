@@ -148,6 +148,12 @@ def _parser() -> argparse.ArgumentParser:
     approvals.add_argument("--reason", metavar="TEXT", help="approve, reject: why")
     approvals.add_argument("--json", action="store_true", help="machine-readable")
 
+    audit = commands.add_parser("audit", parents=[files], help="who has done what; whether that was changed")
+    audit.add_argument("action", choices=("list", "verify"), nargs="?", default="list", help="default: list")
+    audit.add_argument("--limit", type=int, default=20, metavar="N", help="list: how many, at most 100 (default: 20)")
+    audit.add_argument("--after", type=int, metavar="ID", help="list: older than this one")
+    audit.add_argument("--json", action="store_true", help="machine-readable")
+
     keys = commands.add_parser("keys", parents=[config], help="make, change, exchange and end keys")
     keys.add_argument(
         "action",

@@ -12,6 +12,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     ├── NoSuchModel                 unknown to this caller (a forbidden model too)
     ├── NotFound                    a stored thing that is not there, or not this owner's
     ├── IdempotencyConflict         a key that was used for another request
+    ├── SessionBusy                 another turn is under way in the session
     ├── EffectSettled               an effect whose outcome is known, or that somebody is making
     ├── ApprovalDecided             somebody has decided it
     │   ├── ApprovalExpired         nobody has, in time
@@ -109,6 +110,12 @@ class NotFound(GatewayError):
 
 class IdempotencyConflict(GatewayError):
     """An `Idempotency-Key` that was used for another request."""
+
+
+class SessionBusy(GatewayError):
+    """Another turn is under way in the session; the next one goes on from what it says."""
+
+    retryable = True
 
 
 class EffectSettled(GatewayError):

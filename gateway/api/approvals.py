@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast, get_args
 
 import msgspec
+from cachetools import TTLCache
 from fastapi import APIRouter, Request
 
 from gateway.api.auth import caller
@@ -15,11 +16,14 @@ from gateway.api.services import Services
 from gateway.approvals.rules import refuse_decision, sees_all, sees_code
 from gateway.approvals.view import view
 from gateway.errors import InvalidRequest
+from gateway.observe.masked import masked_call_view
 from gateway.security.principal import Principal
 from gateway.store.approval_records import ApprovalRow, ApprovalStatus
 from gateway.store.audit_records import AuditEntry
 
 _LIMIT_BYTES = 65_536
+# Whoever looks every second reads once an hour, for the audit log. So many reads are remembered.
+_READS, _READ_S = 10_000, 3600.0
 _STATUSES = get_args(ApprovalStatus)
 
 
@@ -42,6 +46,7 @@ class _Callers:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._desk = services.desk
+        self._read: TTLCache[tuple[str, str], bool] = TTLCache(_READS, _READ_S)
 
     async def who(self, request: Request) -> Principal:
         """The caller."""
@@ -57,11 +62,16 @@ class _Callers:
     def shown(self, principal: Principal, row: ApprovalRow) -> dict[str, Any]:
         """What the caller is shown of it."""
         code = row.code if sees_code(principal, row, self._desk.config) else None
-        return view(row, self._desk.status_of(row), code)
+        shown = view(row, self._desk.status_of(row), code)
+        privacy = self._services.versions.serving.privacy
+        private = None if privacy is None else privacy.begin(row.owner, row.route)
+        return shown if private is None else masked_call_view(private, row.tool, shown)
 
     async def read_by(self, principal: Principal, rows: Sequence[ApprovalRow]) -> None:
-        """What belongs to somebody else is read under the eyes of the audit log."""
-        others = [row for row in rows if row.owner != principal.owner]
+        """What belongs to somebody else is read under the eyes of the audit log, for each reader once an hour."""
+        read = [row for row in rows if row.owner != principal.owner]
+        others = [row for row in read if (principal.owner, row.id) not in self._read]
+        self._read.update({(principal.owner, row.id): True for row in others})
         now = self._services.clock.now()
         for owner in dict.fromkeys(row.owner for row in others):
             ids = ",".join(row.id for row in others if row.owner == owner)

@@ -19,6 +19,7 @@ from gateway.api.auth import for_user, read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import describe, internal
 from gateway.api.http import ClientGone, read_body, send_error, send_json
+from gateway.api.patience import Patience
 from gateway.api.services import Drain
 from gateway.api.sse import SILENCE_S, ChatStream
 from gateway.api.standing import standing_headers
@@ -80,6 +81,7 @@ class ChatCompletions:
         self._runs = runs
         self._drain = drain
         self._silence_s = silence_s
+        self._patience = Patience(_WATCH_AFTER_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -94,7 +96,9 @@ class ChatCompletions:
             )
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
             body = await read_body(scope, receive, limit_bytes)
-            request = decode_request(body)
+            # What a session goes on from is not in the request.
+            kept = wishes.session is not None and snapshot.config.context.sessions.store
+            request = decode_request(body, paired=not kept)
             principal = for_user(principal, request.user)
             if wants_background(request):
                 self._drain.refuse()
@@ -109,7 +113,7 @@ class ChatCompletions:
             await send_error(send, describe(error))
             return
         exchange = _Exchange(self._turns, trace_id, principal, request, body, wishes, origin, send, self._silence_s)
-        await exchange.run(receive)
+        await exchange.run(receive, self._patience)
 
 
 class _Exchange:
@@ -141,13 +145,17 @@ class _Exchange:
         self._watcher: asyncio.Task[None] | None = None
         self._answered = False
         self._gone = False
+        self._task: asyncio.Task[Any] | None = None
+        self._receive: Receive | None = None
 
-    async def run(self, receive: Receive) -> None:
+    async def run(self, receive: Receive, patience: Patience) -> None:
         """Run the turn; stop it when the client goes away."""
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = self._task = asyncio.current_task(loop)
         assert task is not None
+        self._receive = receive
         # Most turns are over before anybody could have lost patience: only the others get a task that watches.
-        watch = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._start_watching, receive, task.cancel)
+        watch = patience.begin(self._lasts, loop)
         try:
             result = await self._turns.answer(
                 self._trace_id,
@@ -186,7 +194,7 @@ class _Exchange:
             # Nobody is left to answer; the turn is over and recorded.
             task.uncancel()
         finally:
-            watch.cancel()
+            watch.end()
             if self._watcher is not None:
                 self._watcher.cancel()
             if self._stream is not None:
@@ -218,7 +226,7 @@ class _Exchange:
             silence_s=self._silence_s,
         )
         # A hook that may change an answer has to see all of it first: then the turn runs unstreamed.
-        return None if turn.snapshot.hooks.on_answer else self._stream
+        return None if turn.snapshot.hooks.reach is None else self._stream
 
     async def _complete(self, result: TurnResult) -> None:
         assert self._turn is not None
@@ -230,14 +238,19 @@ class _Exchange:
         elif not self._stream.ended:
             await _send_whole(self._stream, result, self._turn)
 
-    def _start_watching(self, receive: Receive, cancel: Callable[[], bool]) -> None:
-        self._watcher = asyncio.get_running_loop().create_task(self._watch(receive, cancel))
+    def _lasts(self) -> None:
+        """It takes longer than most: look whether its client is still there."""
+        assert self._receive is not None
+        assert self._task is not None
+        self._watcher = asyncio.get_running_loop().create_task(self._watch(self._receive, self._task.cancel))
 
     async def _watch(self, receive: Receive, cancel: Callable[[], bool]) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         if not self._answered and not (self._stream is not None and self._stream.ended):
             self._gone = True
+            if self._turn is not None:
+                self._turn.gone_away = True
             cancel()
 
 

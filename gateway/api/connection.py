@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gateway.api.cycle import Cycle
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import JSON_TYPE
 from gateway.ids import new_trace_id
@@ -23,23 +25,8 @@ _LOOKS = 4
 _UPGRADES = frozenset({b"upgrade", b"http2-settings"})
 
 
-class _UntilTheEnd(int):
-    """The length of an answer to an HTTP/1.0 client that knows no chunks: its end is the connection's, and nothing is missing before."""
-
-    def __lt__(self, _: int) -> bool:
-        return False
-
-    def __ne__(self, _: object) -> bool:
-        return False
-
-    def __sub__(self, _: int) -> _UntilTheEnd:
-        return self
-
-    __hash__ = int.__hash__
-
-
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, with an end to its patience and an ear for requests that offer an upgrade.
+    """uvicorn's protocol, with an end to its patience, an ear for requests that offer an upgrade, and a cycle of our own.
 
     Attributes:
         patience_s: seconds a client may take for the head of a request, and for each `_LEAST_BYTES` of its body.
@@ -55,6 +42,7 @@ class Connection(HttpToolsProtocol):
         self._in_body = False
         self._window_at = 0.0
         self._window_bytes = 0
+        self._idle_at = 0.0
         self._look_again: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -72,7 +60,6 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn's, but a request that offers an upgrade is read as if it did not: its body is lost otherwise."""
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -104,13 +91,53 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._offers_upgrade = True
             return
-        super().on_headers_complete()
-        if self.scope["http_version"] == "1.0":
-            # uvicorn would send chunks; what says its own length is as long as that.
-            self.cycle.chunked_encoding = False
-            self.cycle.expected_content_length = _UntilTheEnd()
         self._in_body = True
         self._window_bytes = 0
+        self._begin_cycle()
+
+    def _begin_cycle(self) -> None:
+        """As uvicorn's `on_headers_complete`, without what is switched off here, and with a cycle of our own."""
+        version = self.parser.get_http_version()
+        scope: Any = self.scope
+        scope["method"] = self.parser.get_method().decode("ascii")
+        if version != "1.1":
+            scope["http_version"] = version
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        before = self.cycle
+        cycle = self.cycle = Cycle(
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            self.expect_100_continue,
+            version != "1.0" and self.parser.should_keep_alive(),
+            self.on_response_complete,
+        )
+        # None before the first request, whatever uvicorn's annotation says.
+        if before is None or before.response_complete:  # type: ignore[redundant-expr]
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, but how long the connection may rest is `_look`'s to say: a timer less for each request."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._idle_at = self.loop.time()
 
     def on_body(self, body: bytes) -> None:
         """A piece of its body is there."""
@@ -142,6 +169,9 @@ class Connection(HttpToolsProtocol):
         now = self.loop.time()
         # None before the first request, whatever uvicorn's annotation says.
         busy = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
+        if not self._incomplete and not busy and now - self._idle_at >= self.timeout_keep_alive:
+            self.transport.close()
+            return
         if not self._incomplete or self.flow.read_paused or (busy and not self._in_body):
             # Nothing is owed; or it is this side that does not read; or the next request is late behind a running one.
             self._window_at, self._window_bytes = now, 0

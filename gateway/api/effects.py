@@ -12,12 +12,14 @@ from gateway.api.edge import TRACE_ID
 from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
 from gateway.api.services import Services
+from gateway.approvals.masking import masked_arguments
 from gateway.errors import EffectSettled, InvalidRequest
 from gateway.observe.events import Recorder
 from gateway.security.principal import Principal
+from gateway.store.audit_records import AuditAction, AuditEntry
 from gateway.store.turn_records import EffectRow, EffectStatus
 from gateway.tools.outcome import CallFailed
-from gateway.tools.settling import view
+from gateway.tools.settling import views
 from gateway.tools.spec import ToolContext
 
 _LIMIT_BYTES = 131_072
@@ -55,7 +57,8 @@ def effects_endpoints(services: Services) -> APIRouter:
         rows = await services.settling.newest(
             status=cast(EffectStatus | None, status), limit=limit + 1, after=asked.get("after")
         )
-        return listed(rows, limit, lambda row: row.id, _shown)
+        shown = views(rows, await services.compensations.of_effects([row.id for row in rows]))
+        return listed(shown, limit, lambda each: each.id, msgspec.to_builtins)
 
     @router.post("/effects/{effect_id}/settle")
     async def settle(request: Request, effect_id: str) -> dict[str, Any]:
@@ -68,11 +71,13 @@ def effects_endpoints(services: Services) -> APIRouter:
             raise InvalidRequest(f"The body must be {expected}: {error}.") from error
         if not said.reason.strip():
             raise InvalidRequest("`reason` must say how it is known what became of the effect.", param="reason")
-        return _shown(await services.settling.settle(effect_id, said.status, said.reason, by, said.content))
+        row = await services.settling.settle(effect_id, said.status, said.reason, by, said.content)
+        await _noted(services, row, "effect.settled", by)
+        return await _shown(services, row)
 
     @router.post("/effects/{effect_id}/retry")
     async def retry(request: Request, effect_id: str) -> dict[str, Any]:
-        await admin(request)
+        by = (await admin(request)).owner
         services.drain.refuse()
         seen = await services.settling.open(effect_id, "unknown", "failed")
         trace_id: str = request.scope[TRACE_ID]
@@ -89,7 +94,9 @@ def effects_endpoints(services: Services) -> APIRouter:
             services.together.count(record)
         if done is None:
             raise EffectSettled(f"The effect {effect_id} has changed meanwhile.")
-        return _shown(await services.settling.open(effect_id, *_STATUSES))
+        row = await services.settling.open(effect_id, *_STATUSES)
+        await _noted(services, row, "effect.retried", by)
+        return await _shown(services, row)
 
     return router
 
@@ -105,5 +112,27 @@ async def _whose(services: Services, row: EffectRow) -> tuple[str, str | None]:
     return key, user or None
 
 
-def _shown(row: EffectRow) -> dict[str, Any]:
-    return cast(dict[str, Any], msgspec.to_builtins(view(row)))
+async def _shown(services: Services, row: EffectRow) -> dict[str, Any]:
+    [shown] = views([row], await services.compensations.of_effects([row.id]))
+    return cast(dict[str, Any], msgspec.to_builtins(shown))
+
+
+async def _noted(services: Services, row: EffectRow, action: AuditAction, by: str) -> None:
+    """An operator's word on an effect: for the audit log, and where it undoes another, for that one."""
+    now = services.clock.now()
+    if row.status != "started":
+        error = None if row.status == "done" else row.note
+        await services.compensations.settle(row.id, status=row.status, error=error, now=now)
+    await services.audit.append(
+        AuditEntry(
+            at=now,
+            actor=by,
+            owner=row.owner,
+            action=action,
+            subject=row.id,
+            tool=row.tool,
+            arguments=masked_arguments(row.arguments),
+            arguments_hash=row.arguments_hash,
+            outcome=row.status,
+        )
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.cycle import BODY_FOLLOWS
 from gateway.api.errors import ErrorAnswer
 from gateway.errors import BodyTooLarge, UnreadableBody
 
@@ -57,8 +58,8 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
 
 async def send_json(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
     """A complete JSON answer."""
-    all_headers = [JSON_TYPE, (b"content-length", str(len(body)).encode()), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": all_headers})
+    all_headers = [JSON_TYPE, (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": all_headers, BODY_FOLLOWS: True})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -14,7 +14,9 @@ from gateway.errors import Draining
 from gateway.observe.usage import UsageWriter
 from gateway.runs.acceptance import Acceptance
 from gateway.security.key_book import KeyBook
+from gateway.security.masking.vault import Vault
 from gateway.store.audit_records import Audit
+from gateway.store.compensation_records import Compensations
 from gateway.store.kept import KeptRoutes
 from gateway.store.key_records import Keys
 from gateway.store.store import Traces
@@ -23,6 +25,7 @@ from gateway.tools.courier import Courier
 from gateway.tools.settling import Settling
 from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
+from gateway.turn.session import SessionKeeper
 from gateway.turn.snapshot import Snapshot
 
 
@@ -61,3 +64,6 @@ class Services:
     responding: Responding
     desk: Desk
     audit: Audit
+    compensations: Compensations
+    sessions: SessionKeeper
+    vault: Vault

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from starlette.types import Send
 
+from gateway.api.cycle import BODY_FOLLOWS
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
@@ -63,6 +64,10 @@ class ChatStream:
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(silence_s, self._silent)
         self._comment: asyncio.Task[None] | None = None
+        self._pending = b""
+        self._flush: asyncio.Handle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._begun = False
         self._role_sent = False
         self.started = False
         self.ended = False
@@ -74,9 +79,16 @@ class ChatStream:
         return self._made_writer
 
     async def relay(self, chunks: Sequence[Chunk]) -> None:
-        """Send chunks in one write."""
+        """Send chunks in one write; those that end the answer in one with what follows at once."""
         self._role_sent = True
-        await self._write(self._writer.frames(chunks))
+        frames = self._writer.frames(chunks)
+        if not any(choice.finish_reason for choice in chunks[-1].choices):
+            await self._write(frames)
+            return
+        self.started = True
+        self._pending += frames
+        if self._flush is None:
+            self._flush = self._loop.call_soon(self._no_more)
 
     async def add(self, text: str) -> None:
         """Send the gateway's own words as content."""
@@ -116,18 +128,38 @@ class ChatStream:
             self._timer = None
         if self._comment is not None:
             self._comment.cancel()
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        if self._flushing is not None:
+            self._flushing.cancel()
 
     async def _write(self, body: bytes, *, last: bool = False) -> None:
-        if not self.started:
-            self.started = True
-            await self._send(
-                {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers()]}
-            )
+        if self._flushing is not None:
+            flushing, self._flushing = self._flushing, None
+            await flushing
+        if self._pending:
+            body, self._pending = self._pending + body, b""
         if last:
             self.ended = True
             self.close()
+        await self._send_on(body, last=last)
+
+    async def _send_on(self, body: bytes, *, last: bool) -> None:
+        self.started = True
+        if not self._begun:
+            self._begun = True
+            headers = [*STREAM_HEADERS, *self._headers()]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers, BODY_FOLLOWS: True})
         self._last = self._loop.time()
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+    def _no_more(self) -> None:
+        """Nothing followed at once: send what waits for it."""
+        self._flush = None
+        if self._pending and not self.ended:
+            body, self._pending = self._pending, b""
+            self._flushing = self._loop.create_task(self._send_on(body, last=False))
 
     def _silent(self) -> None:
         """The timer: writes a comment if nothing was written meanwhile, and looks again later."""

@@ -15,7 +15,7 @@ import msgspec
 from gateway.approvals.gates import canonical, new_approval_id, new_code
 from gateway.approvals.masking import masked_arguments
 from gateway.clock import Clock
-from gateway.config.approvals import ApprovalsConfig
+from gateway.config.approvals import ApprovalsConfig, OnFailure
 from gateway.config.runs import WebhookConfig
 from gateway.errors import (
     ApprovalDecided,
@@ -24,6 +24,7 @@ from gateway.errors import (
     InvalidRequest,
     NotFound,
 )
+from gateway.saga.owed import undo_run
 from gateway.security.principal import Principal
 from gateway.store.approval_records import MOST_WRONG, ApprovalKind, ApprovalRow, Approvals, ApprovalStatus, Decision
 from gateway.store.audit_records import AuditEntry
@@ -57,6 +58,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     double: bool
     route: str | None
     version: str
+    on_failure: OnFailure = "keep"
 
 
 class Desk:
@@ -117,6 +119,7 @@ class Desk:
             code=new_code() if asking.double else None,
             route=asking.route,
             version=asking.version,
+            on_failure=asking.on_failure,
             created_at=now,
             expires_at=now + self._config().expire_s,
         )
@@ -193,6 +196,7 @@ class Desk:
             code=code,
             now=now,
             run=self._run(row, now) if decision == "approved" else None,
+            undo=_undo(row, "was not approved", now),
             entry=self._entry(row, action, by, decision=decision, outcome=reason),
         )
         if done.row is None:
@@ -215,6 +219,7 @@ class Desk:
             code=None,
             now=self._clock.now(),
             run=None,
+            undo=_undo(row, "was withdrawn", self._clock.now()),
             entry=self._entry(row, "approval.withdrawn", by, decision="withdrawn"),
         )
         return done.done
@@ -222,7 +227,9 @@ class Desk:
     async def finish(self, row: ApprovalRow, *, ok: bool, content: str, outcome: str, trace_id: str) -> bool:
         """Write down what came of an approved call; False where that was known."""
         entry = self._entry(row, "approval.executed", "gateway", decision="approved", outcome=f"{outcome} ({trace_id})")
-        return await self._approvals.finish(row.id, ok=ok, content=content, now=self._clock.now(), entry=entry)
+        now = self._clock.now()
+        undo = None if ok else _undo(row, "failed", now)
+        return await self._approvals.finish(row.id, ok=ok, content=content, now=now, undo=undo, entry=entry)
 
     async def told(self, ids: Sequence[str]) -> None:
         """Note that a model was told of these."""
@@ -349,3 +356,10 @@ class Desk:
             version=row.version,
             outcome=outcome,
         )
+
+
+def _undo(row: ApprovalRow, why: str, now: float) -> RunRow | None:
+    """The run that undoes what the turn had done before a call that was not; None where the turn itself sees to it."""
+    if row.kind != "call" or row.on_failure == "keep":
+        return None
+    return undo_run(row.turn_id, row.owner, row.id, f"`{row.name}` {why}", row.on_failure, now)

@@ -11,7 +11,6 @@ import asyncio
 import socket
 import ssl
 from base64 import b64encode
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, cast
@@ -67,7 +66,7 @@ class Response:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._parts: deque[bytes] = deque()
+        self._parts: list[bytes] = []
         self._size = 0
         self._until_eof = False
         self._waiter: asyncio.Future[None] | None = None
@@ -97,7 +96,7 @@ class Response:
             await self.wait(until)
         if self._parts:
             parts = self._parts
-            data = parts.popleft() if len(parts) == 1 else b"".join(parts)
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
             self._size = 0
             self._connection.read_on()
@@ -124,10 +123,13 @@ class Response:
         finally:
             self._waiter = None
 
-    def take(self, data: bytes) -> None:
-        """A piece of the body."""
-        self._parts.append(data)
-        self._size += len(data)
+    def take(self, pieces: list[bytes]) -> None:
+        """Pieces of the body, unless it is complete: then they are of an answer nobody asked for. The list is emptied."""
+        if pieces:
+            if not self.complete:
+                self._parts += pieces
+                self._size += sum(map(len, pieces))
+            pieces.clear()
 
     def end(self, error: HttpFailed | None = None) -> None:
         """No more will come."""
@@ -181,6 +183,9 @@ class Connection(asyncio.Protocol):
         self._client = client
         self._transport: asyncio.Transport
         self._response: Response | None = None
+        # What llhttp calls for every piece of a body, a hundred times a stream: the list's own method.
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(**_LENIENT)
         self._headers: dict[bytes, bytes] = {}
@@ -249,11 +254,13 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.usable = False
+            response.take(self._pieces)
             response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
         else:
             if not response.status and self._head_bytes > _HEAD_BYTES:
                 self.usable = False
                 response.end(NotHttp("the answer's head has no end"))
+        response.take(self._pieces)
         response.wake()
         if response.full and not self._paused and not response.complete:
             self._paused = True
@@ -286,17 +293,12 @@ class Connection(asyncio.Protocol):
         if response is not None and status >= 200 and not response.complete:
             response.begun(status, self._headers)
 
-    def on_body(self, body: bytes) -> None:
-        """A piece of the body has come."""
-        response = self._response
-        if response is not None and not response.complete:
-            response.take(body)
-
     def on_message_complete(self) -> None:
         """The answer has come whole."""
         response = self._response
-        if response is not None and response.status:
+        if response is not None and response.status and not response.complete:
             self._keep = self._parser.should_keep_alive()
+            response.take(self._pieces)
             response.end()
 
     def _look(self) -> None:

@@ -28,6 +28,7 @@ from gateway.chat.normalise import answer_as_chunk, failure_of, normalise_answer
 from gateway.chat.normalise_stream import StreamNormaliser
 from gateway.chat.parameters import renamed, with_defaults
 from gateway.chat.reasoning import REASONING_CONTENT, encode_with_reasoning, misses_reasoning
+from gateway.chat.scanner import RunScanner
 from gateway.chat.sse import ErrorEvent, EventTooLarge, SseParser
 from gateway.chat.surrogates import SurrogateJoiner
 from gateway.config.models import BackendConfig
@@ -69,10 +70,11 @@ _encode = msgspec.json.Encoder().encode
 class _Reading:
     """How far one stream has been read."""
 
-    __slots__ = ("_ended", "_wanted", "begun", "finished", "joiner", "normaliser")
+    __slots__ = ("_ended", "_wanted", "begun", "finished", "joiner", "normaliser", "runs")
 
     def __init__(self, normaliser: StreamNormaliser | None, wanted: int) -> None:
         self.normaliser = normaliser
+        self.runs = RunScanner()
         self.joiner = SurrogateJoiner()
         self._wanted = wanted
         self._ended: set[int | None] = set()
@@ -185,20 +187,25 @@ class NativeBackend:
         self, payloads: Sequence[bytes], reading: _Reading, batch: list[Chunk], call: ModelCall
     ) -> GatewayError | None:
         """Put what was read into the batch, up to a failure: what came before it still counts."""
-        if reading.normaliser is None and not any(b"\n" in payload for payload in payloads):
-            try:
-                chunks = decode_chunks(payloads)
-            except msgspec.DecodeError:
-                chunks = []  # one by one, then: it may be a pair that was split, and says which one is at fault
-            odd = any(chunk.fields.error is not None or chunk.fields.choices is None for chunk in chunks)
-            if chunks and not odd and _end(chunks) != "error":
-                batch += chunks
-                reading.note(chunks)
-                return None
-        for payload in payloads:
-            if reading.normaliser is not None and (known := reading.normaliser.scan(payload)) is not None:
-                batch.append(known)
+        if reading.normaliser is None and (chunks := _exact(payloads, reading.runs)):
+            batch += chunks
+            reading.note(chunks)
+            return None
+        behind = 0
+        for position, payload in enumerate(payloads):
+            if position < behind:
                 continue
+            if reading.normaliser is not None:
+                if (
+                    position + 1 < len(payloads)
+                    and (run := reading.normaliser.scan_run(payloads, position)) is not None
+                ):
+                    chunk, behind = run
+                    batch.append(chunk)
+                    continue
+                if (known := reading.normaliser.scan(payload)) is not None:
+                    batch.append(known)
+                    continue
             failure: GatewayError | None = None
             try:
                 for part in _parts(payload):
@@ -444,6 +451,31 @@ async def _read_end(content: Reader) -> None:
     if not content.at_eof():
         with contextlib.suppress(TimeoutError):
             await content.readany(asyncio.get_running_loop().time() + _AFTER_DONE_S)
+
+
+def _exact(payloads: Sequence[bytes], runs: RunScanner) -> list[Chunk]:
+    """The chunks, runs of text as one; none where one of them is odd: one by one, then, which says which and why."""
+    chunks: list[Chunk] = []
+    start, size = 0, len(payloads)
+    while start < size:
+        if (found := runs.scan(payloads, start)) is not None:
+            run, start = found
+            chunks.append(run)
+            continue
+        # Until it is known how text looks here, one by one.
+        some = payloads[start:] if runs.settled else payloads[start : start + 1]
+        start += len(some)
+        try:
+            read = decode_chunks(some)
+        except msgspec.DecodeError:
+            return []  # it may be a pair that was split
+        for chunk in read:
+            if b"\n" in chunk.data or chunk.fields.error is not None or chunk.fields.choices is None:
+                return []
+        if not runs.settled:
+            runs.learn(read[0])
+        chunks += read
+    return [] if _end(chunks) == "error" else chunks
 
 
 def _wanted(call: ModelCall) -> int:

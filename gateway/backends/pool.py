@@ -16,6 +16,7 @@ import msgspec
 from gateway.backends.attempts import Attempt, Attempts, Tier
 from gateway.backends.backend import ModelCall
 from gateway.backends.veil import Veil, veiled
+from gateway.backends.watched import WatchedBackend
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk
 from gateway.chat.usage import Usage
@@ -64,6 +65,11 @@ class Pool:
         # Said in so many words of each: a text model would refuse the whole conversation.
         self.shows_pictures = all(each.vision and "vision" in each.model_fields_set for each in able)
         self.sized = len(members) > 1 and any(member.backend.config.context_tokens for member in members)
+
+    @property
+    def first(self) -> WatchedBackend:
+        """The backend that is asked first, as it stands in the configuration."""
+        return self._tiers[0].members[0].backend
 
     def standing(self) -> dict[str, BackendStanding]:
         """How each of its backends stands, fallbacks included."""

@@ -156,7 +156,7 @@ class ReactBackend:
         reading = _Reading(choice)
         async with aclosing(inner):
             async for batch in inner:
-                made = [chunk for each in batch for chunk in reading.feed(each)]
+                made = [chunk for each in batch for one in each.singles for chunk in reading.feed(one)]
                 if made:
                     yield made
                 if reading.over:

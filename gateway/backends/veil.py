@@ -25,7 +25,7 @@ _decode = msgspec.json.decode
 _encode = msgspec.json.encode
 _MARK: Final = OPENING[0]
 # A call with more than this is looked through in a thread.
-_HEAVY_BYTES: Final = 100_000
+_HEAVY_BYTES: Final = 16_000
 # Fields of a message or delta that are texts.
 _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
 
@@ -92,7 +92,8 @@ class Veil:
         out: list[Chunk] = []
         for chunk in chunks:
             if self._holding or _is_marked(chunk):
-                out += self._shown(chunk)
+                for one in chunk.singles:
+                    out += self._shown(one) if self._holding or _is_marked(one) else [one]
             else:
                 out.append(chunk)
         return out

@@ -88,11 +88,16 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """The message's text blocks, joined by line breaks."""
+        if len(self.blocks) == 1:  # most messages
+            block = self.blocks[0]
+            return block.text if type(block) is Text else ""
         return "\n".join([block.text for block in self.blocks if isinstance(block, Text)])
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls in this message."""
+        if self.role != "assistant":
+            return ()
         return tuple([block for block in self.blocks if isinstance(block, ToolCall)])
 
     @property

@@ -83,16 +83,48 @@ class ChunkFields(msgspec.Struct):
         return isinstance(self.message, str) or isinstance(self.detail, (str, list))
 
 
+class Form(msgspec.Struct, frozen=True, eq=False):
+    """What chunks have in common that bring nothing but more text of the only choice: the bytes around the text."""
+
+    before: bytes
+    after: bytes
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Chunks of one form that arrived together: their texts, each as JSON has it."""
+
+    form: Form
+    spelled: list[bytes]
+
+
 class Chunk(msgspec.Struct):
-    """One chunk: the JSON as it came, and what was read of it."""
+    """One chunk: the JSON as it came, and what was read of it.
+
+    Or a run of chunks as if it were one: then `data` is empty, and the text that was read is all of theirs. Who reads `data`
+    takes `singles` or `payloads` of what may be a run.
+    """
 
     data: bytes
     fields: ChunkFields
+    run: Run | None = None
 
     @property
     def choices(self) -> list[ChunkChoice]:
         """The choices; empty where the server sent none or null."""
         return self.fields.choices or []
+
+    @property
+    def singles(self) -> Sequence[Chunk]:
+        """The chunks of a run, each by itself; any other chunk alone."""
+        return (self,) if self.run is None else decode_chunks(self.payloads)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The JSON of each chunk of a run; of any other chunk its own."""
+        if self.run is None:
+            return [self.data]
+        form = self.run.form
+        return [form.before + spelled + form.after for spelled in self.run.spelled]
 
 
 _decode = msgspec.json.Decoder(ChunkFields).decode

@@ -6,7 +6,7 @@ decoded again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, ToolCallDelta, decode_chunk
 from gateway.chat.deltas import CallPiece, CallTracker, calls_of, content_text, content_thought, encode_piece
 from gateway.chat.normalise import KEPT, failure_of, finish_reason, logprobs, marks, said_usage, whole
-from gateway.chat.scanner import TextScanner
+from gateway.chat.scanner import RunScanner, TextScanner
 
 _encode = msgspec.json.Encoder().encode
 
@@ -35,6 +35,7 @@ class StreamNormaliser:
         self._role: set[int] = set()
         self._finished: set[int] = set()
         self._scanner = TextScanner()
+        self._runs = RunScanner()
         self._known = ChunkFields()
         self._created = 0
         self._id = ""
@@ -48,6 +49,10 @@ class StreamNormaliser:
         known = self._known
         said = [ChunkChoice(0, Delta(content=found[0]))]
         return Chunk(found[1], ChunkFields(known.id, known.model, said, created=known.created))
+
+    def scan_run(self, payloads: Sequence[bytes], start: int) -> tuple[Chunk, int] | None:
+        """The run of such chunks that begins at `start`, and where it ends; None where none of at least two begins there."""
+        return self._runs.scan(payloads, start, blank=False)
 
     def feed(self, chunk: Chunk) -> Chunk:
         """The chunk as OpenAI's schema wants it; one without choices keeps only its usage.
@@ -101,6 +106,7 @@ class StreamNormaliser:
         ):
             self._known = made.fields
             self._scanner.learn(came.data, made.data)
+            self._runs.learn_as(came.data, made)
 
     def _choice(
         self, index: int, choice: ChunkChoice, source: dict[str, Any]

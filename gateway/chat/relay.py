@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.chat.chunk import Chunk
+from gateway.chat.chunk import Chunk, Form, Run
 from gateway.chat.usage import Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -46,14 +46,11 @@ class StreamWriter:
         }
         self._seen: tuple[str | None, str | None, float | None] | None = None
         self._tokens: tuple[tuple[bytes, bytes], ...] | None = None
+        self._form: Form | None = None
+        self._around: tuple[bytes, bytes, bytes] | None = None
 
     def frames(self, chunks: Sequence[Chunk]) -> bytes:
         """The frames of chunks that came from an upstream."""
-        if self._tokens is not None and self._seen is not None and chunks:
-            known = self._seen[0]
-            whole = self._replaced([c.data for c in chunks]) if all(c.fields.id == known for c in chunks) else None
-            if whole is not None:
-                return whole
         out: list[bytes] = []
         run: list[bytes] = []
         for chunk in chunks:
@@ -63,8 +60,13 @@ class StreamWriter:
                 if run:
                     out.append(self._patched(run))
                     run = []
-                self._learn(seen, chunk.data)
-            if self._tokens is None:
+                self._learn(seen, chunk.payloads[0])
+            if chunk.run is not None:
+                if run:
+                    out.append(self._patched(run))
+                    run = []
+                out.append(self._of_run(chunk.run, chunk))
+            elif self._tokens is None:
                 out.append(b"data: " + self._rewritten(chunk.data) + b"\n\n")
             else:
                 run.append(chunk.data)
@@ -90,6 +92,7 @@ class StreamWriter:
         """Find the three values in the bytes; where one does not stand there exactly once, chunks are decoded instead."""
         self._seen = seen
         self._tokens = None
+        self._form = None
         if seen[0] is None or seen[1] is None or seen[2] is None:
             return
         tokens: list[tuple[bytes, bytes]] = []
@@ -105,6 +108,28 @@ class StreamWriter:
             else:
                 return
         self._tokens = tuple(tokens)
+
+    def _of_run(self, run: Run, chunk: Chunk) -> bytes:
+        """The frames of a run: what stands around its texts is patched once for all runs of a form."""
+        if self._form is not run.form:
+            self._form = run.form
+            self._around = self._patched_form(run.form)
+        if self._around is None:
+            return b"".join(b"data: " + self._rewritten(data) + b"\n\n" for data in chunk.payloads)
+        first, between, last = self._around
+        return first + between.join(run.spelled) + last
+
+    def _patched_form(self, form: Form) -> tuple[bytes, bytes, bytes] | None:
+        """What stands before, between and behind the texts of a run; None where the three values cannot be replaced there."""
+        before, after = form.before, form.after
+        for old, new in self._tokens or ():
+            if before.count(old) + after.count(old) != 1:
+                return None
+            before, after = before.replace(old, new), after.replace(old, new)
+        if self._tokens is None:
+            return None
+        first, last = b"data: " + before, after + b"\n\n"
+        return first, last + first, last
 
     def _patched(self, run: list[bytes]) -> bytes:
         # None: spaced in another way, or the same value stands in a nested object too.

@@ -66,9 +66,10 @@ class SseParser:
             self._tail = b"".join((self._tail, *self._held))
             self._held, self._held_bytes = [], 0
         if not self._tail and data.startswith(b"data: ") and data.endswith(b"\n\n"):
-            # The common case: whole events, one line each.
-            events = data[6:-2].split(b"\n\ndata: ")
-            if data.count(b"\n") == 2 * len(events):
+            # The common case: whole events, one line each. Looking for one character is many times faster than for several.
+            lines = data.split(b"\n")
+            events = [line[6:] for line in lines[::2] if line.startswith(b"data: ")]
+            if len(lines) == 2 * len(events) + 1 and not any(lines[1::2]):
                 return events
         blocks = (self._tail + data).split(b"\n\n") if self._tail else data.split(b"\n\n")
         self._tail = blocks.pop()

@@ -113,6 +113,8 @@ class WireUsage(msgspec.Struct):
         asked, answered = self._prompt, self._completion
         if asked is None:
             asked = (self.total_tokens or 0) - (answered or 0)
+        if prompt is completion and self.cached_tokens is None:  # no details at all
+            return Usage(_count(asked), _count(answered))
         return Usage(
             _count(asked),
             _count(answered),

@@ -14,14 +14,16 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from gateway.approvals.masking import masked_arguments
 from gateway.clock import SystemClock
 from gateway.commands.client import Unreachable, get_json, post_json
 from gateway.commands.files import paths_of, settings_of, tell
 from gateway.config.loader import load
 from gateway.errors import ConfigError, EffectSettled, NotFound, StoreUnavailable
 from gateway.settings import Settings
+from gateway.store.audit_records import AuditEntry
 from gateway.store.sql import SqlStore
-from gateway.tools.settling import EffectView, Settling, view
+from gateway.tools.settling import EffectView, Settling, views
 
 # A tool may take its time.
 _RETRY_TIMEOUT_S = 660.0
@@ -98,21 +100,38 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> list[
 
 
 async def _in_database(arguments: argparse.Namespace, settings: Settings) -> list[EffectView]:
-    async with _settling(arguments, settings) as settling:
+    async with _settling(arguments, settings) as (settling, store):
         if arguments.action == "list":
             rows = await settling.newest(status=arguments.status, limit=arguments.limit, after=arguments.after)
-            return [view(row) for row in rows]
+            return views(rows, await store.compensations.of_effects([row.id for row in rows]))
         by = f"{getpass.getuser()} at the terminal"
-        return [view(await settling.settle(arguments.id, arguments.outcome, arguments.reason, by, _content(arguments)))]
+        row = await settling.settle(arguments.id, arguments.outcome, arguments.reason, by, _content(arguments))
+        await store.compensations.settle(
+            row.id, status=arguments.outcome, error=None if row.status == "done" else row.note, now=SystemClock().now()
+        )
+        await store.audit.append(
+            AuditEntry(
+                at=SystemClock().now(),
+                actor=by,
+                owner=row.owner,
+                action="effect.settled",
+                subject=row.id,
+                tool=row.tool,
+                arguments=masked_arguments(row.arguments),
+                arguments_hash=row.arguments_hash,
+                outcome=row.status,
+            )
+        )
+        return views([row], await store.compensations.of_effects([row.id]))
 
 
 @asynccontextmanager
-async def _settling(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[Settling]:
+async def _settling(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[tuple[Settling, SqlStore]]:
     config_path, routes_path = paths_of(arguments, settings)
     store = SqlStore(load(config_path, routes_path, settings).config.storage.database)
     try:
         await store.open()
-        yield Settling(store.effects, SystemClock())
+        yield Settling(store.effects, SystemClock()), store
     finally:
         await store.close()
 
@@ -121,4 +140,6 @@ def _line(effect: EffectView) -> str:
     at = datetime.fromtimestamp(effect.started_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     arguments = msgspec.json.encode(effect.arguments).decode()
     note = f"  ({effect.note})" if effect.note else ""
+    if effect.compensation is not None:
+        note += f"  (undone: {effect.compensation.status})"
     return f"{effect.id}  {at}  {effect.status:<7}  {effect.owner}  {effect.tool} {arguments}{note}"

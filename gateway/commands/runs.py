@@ -18,6 +18,7 @@ from gateway.config.loader import load
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, NotFound
 from gateway.runs.acceptance import Acceptance
+from gateway.runs.followers import Followers
 from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
 from gateway.runs.stages import Stages
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_line(row))
     else:
         print(_line(answer))
-        if arguments.action == "show":
+        if arguments.action == "show" and answer["stages"]:
             print(f"stages: {', '.join(answer['stages'])}")
         if answer["response"] is not None and arguments.action == "show":
             print(msgspec.json.format(msgspec.json.encode(answer["response"])).decode())
@@ -91,7 +92,9 @@ async def _in_database(arguments: argparse.Namespace, settings: Settings) -> dic
     try:
         await store.open()
         stages = Stages(store.journal, store.effects)
-        runs = Acceptance(store.runs, queue, SystemClock(), lambda: config.runs, stages)
+        # Whether there is anything to undo, whoever executes it finds out.
+        followers = Followers(lambda: config.webhooks, lambda: True)
+        runs = Acceptance(store.runs, queue, SystemClock(), lambda: config.runs, stages, followers)
         if arguments.action == "list":
             rows = await runs.newest(
                 None,
@@ -109,7 +112,7 @@ async def _in_database(arguments: argparse.Namespace, settings: Settings) -> dic
         row = await runs.get(arguments.id, None)
         if row is None:
             raise NotFound(f"There is no run {arguments.id!r}.")
-        return {**view(row), "stages": list(await runs.stages(row))}
+        return {**view(row), "stages": await runs.stages(row)}
     finally:
         await queue.close()
         await store.close()

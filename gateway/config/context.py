@@ -39,7 +39,16 @@ class PinConfig(Section):
 class SummaryConfig(Section):
     """How what was cut off is summed up."""
 
+    model: NonEmpty | None = Field(default=None, description="The model that writes it; without one, it is extracted.")
     every: int = Field(default=5, ge=1, le=1000, description="Turns after which it is written anew.")
+
+
+class SessionsConfig(Section):
+    """Which conversations the gateway keeps."""
+
+    store: bool = Field(default=False, description="Whether requests with `x-gateway-session` go on from what is kept.")
+    ttl_s: float = Field(default=604_800, gt=0, description="Seconds from the last turn.")
+    max_mb: float = Field(default=16, gt=0, le=256, description="What one may hold; the oldest turns go first.")
 
 
 class ContextConfig(Section):
@@ -52,6 +61,7 @@ class ContextConfig(Section):
     pins: tuple[PinConfig, ...] = ()
     summary: SummaryConfig = SummaryConfig()
     answer_reserve_tokens: int = Field(default=1024, ge=0)
+    sessions: SessionsConfig = SessionsConfig()
 
 
 class RouteContextConfig(Section):

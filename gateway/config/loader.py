@@ -183,15 +183,25 @@ def _config_problems(config: GatewayConfig, document: Document) -> list[Problem]
             f"`router.default` names no model: there is no `{router.default}`{_near(router.default, config.models)}"
         )
         problems.append(document.problem(("router", "default"), message))
-    condenser = config.tools.extract.model
-    if condenser is not None and config.aliases.get(condenser, condenser) not in config.models:
-        message = f"there is no model `{condenser}` to condense results{_near(condenser, config.models)}"
-        problems.append(document.problem(("tools", "extract", "model"), message))
+    problems += _helper_problems(config, document)
     if not config.storage.database.startswith(("sqlite:///", "postgresql://", "postgres://", "postgresql+asyncpg://")):
         message = "`storage.database` must begin with `sqlite:///` or `postgresql://`; others are not supported"
         problems.append(document.problem(("storage", "database"), message))
     problems += schedule_problems(config, document)
     return problems + _key_problems(config, document) + _webhook_problems(config, document)
+
+
+def _helper_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """Models that are asked beside a turn's own."""
+    named: list[tuple[tuple[str, ...], str | None, str]] = [
+        (("tools", "extract", "model"), config.tools.extract.model, "condense results"),
+        (("context", "summary", "model"), config.context.summary.model, "write summaries"),
+    ]
+    return [
+        document.problem(place, f"there is no model `{name}` to {what}{_near(name, config.models)}")
+        for place, name, what in named
+        if name is not None and config.aliases.get(name, name) not in config.models
+    ]
 
 
 def _exempt_problems(

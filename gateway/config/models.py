@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from gateway.chat.schemas.dialect import SchemaDialect
-from gateway.config.approvals import ApprovalsConfig
+from gateway.config.approvals import ApprovalsConfig, OnFailure
 from gateway.config.context import ContextConfig, RouteContextConfig
 from gateway.config.http_tools import HttpServiceConfig
 from gateway.config.limits import (
@@ -452,6 +452,10 @@ class GatewayConfig(Section):
     idempotency: IdempotencyConfig = IdempotencyConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     approvals: ApprovalsConfig = ApprovalsConfig()
+    on_failure: OnFailure | None = Field(
+        default=None,
+        description="What happens to completed effects when a later step fails; `keep` in requests, `compensate` in runs.",
+    )
     context: ContextConfig = ContextConfig()
     runs: RunsConfig = RunsConfig()
     observe: ObserveConfig = ObserveConfig()
@@ -506,6 +510,7 @@ class RouteConfig(Section):
     max_turn_cost: Money | None = None
     tool_choice: Literal["auto", "required", "none"] | None = None
     cache: CacheConfig | None = Field(default=None, description="Instead of the model's.")
+    on_failure: OnFailure | None = Field(default=None, description="Instead of the configuration's.")
     limits: Limits = Limits()
     privacy: RoutePrivacy | None = Field(default=None, description="Laid over the gateway's.")
     context: RouteContextConfig = RouteContextConfig()

@@ -34,11 +34,15 @@ class ModelNames:
     def __init__(self, models: Iterable[str], aliases: Mapping[str, str]) -> None:
         self._models = frozenset(models)
         self._aliases = aliases
+        self._plain = {name: Meant(name) for name in self._models if WILDCARD not in name and name not in aliases}
         # What says most of a name is asked first.
         self._wildcards = sorted((name for name in self._models if WILDCARD in name), key=lambda n: (-len(n), n))
 
     def find(self, name: str) -> Meant | None:
         """The model that a name means: itself, else by its alias, else by the wildcard that says most of it."""
+        meant = self._plain.get(name)
+        if meant is not None:
+            return meant
         name = self._aliases.get(name, name)
         if WILDCARD in name:
             return None

@@ -77,6 +77,7 @@ class PrivacyConfig(_Said):
     exempt_backends: tuple[Name, ...] = ()
     id_numbers: tuple[IdNumber, ...] = ("cn.ric",)
     phone_regions: tuple[Region, ...] = ("CN", "US", "GB")
+    keep_days: float = Field(default=14, gt=0)
 
 
 class RoutePrivacy(_Said):

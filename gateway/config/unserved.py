@@ -13,14 +13,11 @@ _GATEWAY: Final = (
     "backends.*.capabilities.parallel_tools",
     "backends.*.capabilities.streaming",
     "backends.*.capabilities.text_tool_calls",
-    "on_failure",
-    "context.sessions",
-    "context.summary.model",
     "context.memory",
     "runs.join_timeout_s",
     "observe.otlp",
 )
-_ROUTE: Final = ("on_failure",)
+_ROUTE: Final[tuple[str, ...]] = ()
 
 GATEWAY_UNSERVED: Final = frozenset(tuple(key.split(".")) for key in _GATEWAY)
 ROUTE_UNSERVED: Final = frozenset((key,) for key in _ROUTE)

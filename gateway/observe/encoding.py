@@ -37,9 +37,12 @@ _SAID: Final = frozenset(
     }
 )
 # The last event of a trace: its `data` sums the turn up.
-_LAST: Final = frozenset({"turn.finished", "turn.failed", "turn.cancelled", "request.refused", "approval.executed"})
+_LAST: Final = frozenset(
+    {"turn.finished", "turn.failed", "turn.cancelled", "request.refused", "approval.executed", "compensation.ended"}
+)
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=repr)
+_quick: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(list[Event])
 
 
@@ -52,9 +55,24 @@ def summary(trace: Recorder) -> Mapping[str, Any]:
 
 def encode_events(events: Sequence[Event], content: Content = "masked", redactor: Redactor | None = None) -> bytes:
     """The events as a JSON list, without secrets; with `content="none"` without anything anybody said."""
-    kept = [_plain(event) if content == "masked" else _without_content(event) for event in events]
-    encoded = _encoded(kept)
+    encoded = _as_it_is(events) if content == "masked" else None
+    if encoded is None:
+        encoded = _encoded([_plain(event) if content == "masked" else _without_content(event) for event in events])
     return encoded if redactor is None else redactor.clean_json(encoded)
+
+
+def _as_it_is(events: Sequence[Event]) -> bytes | None:
+    """The events, where each is JSON already; None where something in them has to be read first."""
+    messages = events[0].data.get("messages") if events else None
+    if messages and type(messages[0]) is not msgspec.Raw:
+        return None
+    try:
+        encoded = _quick.encode(events)
+        if not encoded.isascii():
+            encoded.decode()
+    except (UnicodeError, RecursionError, TypeError, ValueError):
+        return None
+    return encoded
 
 
 def _encoded(kept: list[Event]) -> bytes:

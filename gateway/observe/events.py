@@ -24,6 +24,10 @@ EventType = Literal[
     "tools.left_out",
     "context.counted",
     "context.windowed",
+    "context.summarised",
+    "session.opened",
+    "session.kept",
+    "session.left_out",
     "cache.asked",
     "cache.failed",
     "round.started",
@@ -39,6 +43,11 @@ EventType = Literal[
     "approval.decided",
     "approval.told",
     "approval.executed",
+    "compensation.recorded",
+    "compensation.begun",
+    "compensation.finished",
+    "compensation.ended",
+    "compensation.told",
     "state.changed",
     "journal.written",
     "effect.started",
@@ -87,14 +96,14 @@ class Recorder:
         private: what is private in the turn, or None where nothing is looked for.
     """
 
-    __slots__ = ("_clock", "_live", "events", "owner", "private", "trace_id")
+    __slots__ = ("_live", "_now", "events", "owner", "private", "trace_id")
 
     def __init__(self, trace_id: str, owner: str, clock: Clock, live: tuple[LiveSubscriber, ...] = ()) -> None:
         self.trace_id = trace_id
         self.owner = owner
         self.events: list[Event] = []
         self.private: Conversation | None = None
-        self._clock = clock
+        self._now = clock.now
         self._live = live
 
     def follow(self, listener: LiveSubscriber) -> None:
@@ -103,8 +112,9 @@ class Recorder:
 
     def emit(self, kind: EventType, **data: Any) -> None:
         """Record one event. `data` must be encodable as JSON."""
-        event = Event(len(self.events), kind, self._clock.now(), data)
-        self.events.append(event)
+        events = self.events
+        event = Event(len(events), kind, self._now(), data)
+        events.append(event)
         for listener in self._live:
             listener.happened(self, event)
 

@@ -20,6 +20,7 @@ from gateway.config.models import LogConfig
 from gateway.observe.encoding import summary
 from gateway.observe.events import Recorder
 from gateway.observe.redaction import Redactor
+from gateway.security.masking.scrubbing import scrubbed
 
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -136,7 +137,8 @@ class LogSubscriber:
 
 def _redact(redactor: Redactor) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
     def clean(_logger: Any, _name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        return {key: redactor.clean_value(value) for key, value in line.items()}
+        cleaned = {key: redactor.clean_value(value) for key, value in line.items()}
+        return cleaned if redactor.scrub is None else scrubbed(cleaned, redactor.scrub)
 
     return clean
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from gateway.security.masking.masking import Masking
 from gateway.security.masking.messages import Conversation, masked_call, masked_wire, secrets_of
 from gateway.security.masking.values import Values
-
-# Events whose `name` is a tool's, and which hold what it was given or what it returned.
-_OF_TOOLS: Final = frozenset({"tool.started", "tool.finished", "effect.started", "effect.finished"})
 
 
 def is_touched(private: Conversation, encoded: bytes) -> bool:
@@ -39,9 +36,20 @@ def masked_events(private: Conversation, encoded: bytes) -> bytes:
     return _written(events)
 
 
+def masked_call_view(private: Conversation, tool: str, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of a tool's call, with placeholders in its `arguments`, its `outcome` and the `reason` that was given."""
+    secrets = secrets_of(private.masking, tool)
+    out = dict(shown)
+    for values in (Values(private.masking, escape=None), Values(private.masking, escape=False)):
+        for name in ("arguments", "outcome", "reason"):
+            if isinstance(shown.get(name), (dict, list, str)):
+                out[name] = values.value(shown[name], secrets)
+    return out
+
+
 def _data(event: Mapping[str, Any], values: Values, masking: Masking) -> dict[str, Any]:
     data: dict[str, Any] = event["data"]
-    secrets = secrets_of(masking, data.get("name")) if event["type"] in _OF_TOOLS else ()
+    secrets = secrets_of(masking, data.get("name"))
     tools: dict[str, str] = {}
     out: dict[str, Any] = {}
     for name, item in data.items():

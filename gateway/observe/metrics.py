@@ -78,7 +78,7 @@ _GUARD_DECISIONS: Final = frozenset(
     }
 )
 # Traces of what was done outside of any turn.
-_NO_TURNS: Final = frozenset({"approval.executed"})
+_NO_TURNS: Final = frozenset({"approval.executed", "compensation.ended"})
 _EFFECT_STATUSES: Final = frozenset({"done", "failed", "unknown"})
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
@@ -185,6 +185,18 @@ class Metrics:
             ("tool", "status"),
             registry=registry,
         )
+        self._compensations = Counter(
+            "hermes_compensations_total",
+            "Effects that were undone, or could not be, by the tool that undoes.",
+            ("tool", "status"),
+            registry=registry,
+        )
+        self._approvals = Counter(
+            "hermes_approvals_total",
+            "Calls that a human had to approve: asked for, and executed.",
+            ("tool", "what"),
+            registry=registry,
+        )
         self._rounds = Histogram("hermes_turn_rounds", "Model calls per turn.", buckets=_ROUNDS, registry=registry)
         self._info = Gauge(
             "hermes_config_info", "The active version; always 1.", ("version", "generation"), registry=registry
@@ -196,6 +208,20 @@ class Metrics:
         self._known_tools: frozenset[str] = frozenset()
         self._known_backends: frozenset[str] = frozenset()
         self._children: dict[tuple[Any, ...], Any] = {}
+        self._counting: Mapping[str, Callable[[Event], None]] = {
+            "tool.finished": self._tool,
+            "guard.decided": self._guard,
+            "effect.finished": self._effect,
+            "effect.unknown": self._effect,
+            "approval.requested": self._human,
+            "approval.executed": self._human,
+            "compensation.finished": self._human,
+            "decision.made": self._decision,
+            "cache.asked": lambda event: self._answers.labels("hit" if event.data.get("hit") else "miss").inc(),
+            "cache.failed": lambda _: self._answers.labels("failed").inc(),
+            "attempt.failed": self._attempt_failed,
+            "round.answered": self._attempt,
+        }
 
     def configure(
         self,
@@ -261,30 +287,25 @@ class Metrics:
 
     def finished(self, trace: Recorder) -> None:
         """Count one finished trace."""
-        endpoint = NONE
+        counting = self._counting
         for event in trace.events:
-            kind = event.type
-            if kind == "request.received":
-                endpoint = event.data.get("endpoint", NONE)
-            elif kind == "tool.finished":
-                self._tool(event)
-            elif kind == "guard.decided":
-                self._guard(event)
-            elif kind in {"effect.finished", "effect.unknown"}:
-                self._effect(event, event.data.get("status", "unknown"))
-            elif kind == "decision.made":
-                self._decision(event)
-            elif kind == "cache.asked":
-                self._answers.labels("hit" if event.data.get("hit") else "miss").inc()
-            elif kind == "cache.failed":
-                self._answers.labels("failed").inc()
-            elif kind == "attempt.failed":
-                self._attempt_failed(event)
-            elif kind == "round.answered":
-                self._attempt(event, "answered")
+            count = counting.get(event.type)
+            if count is not None:
+                count(event)
+        first = trace.events[0].data if trace.events else {}
         last = summary(trace)
         if last and trace.events[-1].type not in _NO_TURNS:
-            self._turn(last, last.get("endpoint", endpoint))
+            self._turn(last, last.get("endpoint") or first.get("endpoint", NONE))
+
+    def _human(self, event: Event) -> None:
+        """What waited for a human, and what was undone."""
+        data = event.data
+        if event.type == "compensation.finished":
+            tool = _one_of(data.get("tool"), self._known_tools)
+            self._compensations.labels(tool, _one_of(data.get("status"), _EFFECT_STATUSES)).inc()
+        else:
+            name = _one_of(data.get("name"), self._known_tools)
+            self._approvals.labels(name, event.type.removeprefix("approval.")).inc()
 
     def _turn(self, last: Mapping[str, Any], endpoint: str) -> None:
         model, route, status = last.get("model"), last.get("route"), last.get("status", 500)
@@ -353,11 +374,15 @@ class Metrics:
         guard, decision = _one_of(data.get("guard"), _GUARDS), _one_of(data.get("decision"), _GUARD_DECISIONS)
         self._tool_guards.labels(known, guard, decision).inc()
 
-    def _effect(self, event: Event, status: Any) -> None:
+    def _effect(self, event: Event) -> None:
+        status = event.data.get("status", "unknown")
         known = _one_of(event.data.get("tool"), self._known_tools)
         self._effects.labels(known, _one_of(status, _EFFECT_STATUSES)).inc()
 
-    def _attempt(self, event: Event, outcome: Any) -> None:
+    def _attempt(self, event: Event) -> None:
+        self._attempt_ended(event, "answered")
+
+    def _attempt_ended(self, event: Event, outcome: Any) -> None:
         key = ("attempt", event.data.get("backend"), outcome)
         found = self._children.get(key)
         if found is None:
@@ -368,7 +393,7 @@ class Metrics:
 
     def _attempt_failed(self, event: Event) -> None:
         data = event.data
-        self._attempt(event, data.get("outcome"))
+        self._attempt_ended(event, data.get("outcome"))
         known = _one_of(data.get("backend"), self._known_backends)
         self._attempts_failed.labels(known).inc()
         lost = (data.get("prompt_tokens") or 0) + (data.get("completion_tokens") or 0)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from gateway.config.models import BackendConfig, GatewayConfig, RemoteEncoderConfig
+from gateway.security.masking.scrubbing import Scrub
 
 HIDDEN: Final = "[secret]"
 # Shorter ones (`none`, `test`) are ordinary words.
@@ -22,9 +23,14 @@ _SECRET_NAME: Final = re.compile(r"key|token|secret|pass|pwd|cred|auth|cookie|se
 
 
 class Redactor:
-    """Replaces every known secret in a text, also where it is percent-encoded or base64."""
+    """Replaces every known secret in a text, also where it is percent-encoded or base64.
+
+    Attributes:
+        scrub: takes private data out of what is logged; None where nothing is looked for.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self.scrub: Scrub | None = None
         self._pattern: re.Pattern[str] | None = None
         self.update(secrets)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -54,11 +54,13 @@ class TraceWriter:
         redactor: Redactor | None = None,
         *,
         max_waiting: int = MAX_WAITING,
+        vault: KeepsValues | None = None,
     ) -> None:
         self._store = store
         self._config = config
         self._clock = clock
         self._redactor = redactor
+        self._vault = vault
         self._private: Callable[[str], Conversation | None] = lambda _: None
         self._max_waiting = max_waiting
         self._waiting: deque[_Waiting] = deque()
@@ -166,6 +168,9 @@ class TraceWriter:
             if large := [each for each in batch if each.trace is not None]:
                 # Off the event loop: long conversations take milliseconds to encode.
                 rows += await asyncio.to_thread(_rows, large, self._config, self._redactor)
+            if self._vault is not None:
+                # First: a placeholder that can be read can be asked for.
+                await self._vault.keep(_values(batch))
             await self._store.traces.add(rows)
             self.written += len(batch)
             self._failing = False
@@ -188,10 +193,19 @@ class TraceWriter:
         self._failing = True
 
 
+class KeepsValues(Protocol):
+    """Where what placeholders stand for is kept."""
+
+    async def keep(self, values: Iterable[tuple[str, Mapping[str, str]]]) -> None:
+        """Keep values by owners' placeholders. Raises `StoreUnavailable`."""
+        ...
+
+
 class _Waiting(msgspec.Struct, frozen=True):
     """A trace in the queue; `row` where it is encoded already."""
 
     trace_id: str
+    owner: str
     size: int
     trace: Recorder | None
     row: TraceRow | None
@@ -199,11 +213,15 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 
 def _waiting(trace: Recorder, size: int, row: TraceRow | None, private: Conversation | None) -> _Waiting:
-    return _Waiting(trace.trace_id, size, trace if row is None else None, row, private)
+    return _Waiting(trace.trace_id, trace.owner, size, trace if row is None else None, row, private)
 
 
 def _rows(batch: list[_Waiting], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
     return [trace_row(each.trace, config.content, redactor, each.private) for each in batch if each.trace is not None]
+
+
+def _values(batch: list[_Waiting]) -> list[tuple[str, Mapping[str, str]]]:
+    return [(each.owner, each.private.masking.values) for each in batch if each.private is not None]
 
 
 def _sampled(trace_id: str, share: float) -> bool:

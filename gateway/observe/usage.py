@@ -60,6 +60,7 @@ class UsageWriter:
         completion_tokens: int,
         cost: int,
         unpriced: bool,
+        turns: int = 1,
     ) -> None:
         """Count one turn.
 
@@ -71,6 +72,7 @@ class UsageWriter:
             completion_tokens: of all its rounds.
             cost: billionths of the currency.
             unpriced: whether the price of some of it is not known.
+            turns: 0 for what was used outside of any.
         """
         row = self._rows.get(place)
         if row is None:
@@ -78,7 +80,7 @@ class UsageWriter:
                 self.dropped += 1
                 return
             row = self._rows[place] = [0] * 7
-        row[0] += 1
+        row[0] += turns
         row[1] += failed
         row[2] += prompt_tokens
         row[3] += cached_tokens

@@ -49,6 +49,10 @@ def estimate_tokens(messages: Sequence[Message]) -> int:
     for message in messages:
         tokens += _MESSAGE_TOKENS
         for block in message.blocks:
+            if type(block) is Text:  # nearly all of them
+                text = block.text
+                size += len(text) if text.isascii() else _bytes(text)
+                continue
             match block:
                 case Text(text) | Reasoning(text) | Refusal(text):
                     size += _bytes(text)

@@ -21,6 +21,7 @@ from gateway.errors import (
     RunEnded,
     StoreUnavailable,
 )
+from gateway.runs.followers import Followers
 from gateway.runs.queue import Queue
 from gateway.runs.run import NewRun
 from gateway.runs.stages import LAST, Stages
@@ -32,6 +33,10 @@ _RETRIED_S: Final = 600.0
 _AT_ONCE: Final = 256
 _LOOK_S: Final = 0.2
 _FULL_RETRY_S: Final = 5.0
+KEYS_S: Final = 86_400.0
+# What waits elsewhere than in the queue is counted once a second, and takes never more than a fiftieth of the time.
+_ASIDE_S: Final = 1.0
+_ASIDE_SHARE: Final = 50.0
 
 
 class Acceptance:
@@ -43,6 +48,8 @@ class Acceptance:
         clock: for times and waits.
         config: the limits as they are now.
         stages: from where runs go on.
+        followers: what follows the end of a run that nobody held.
+        keys_s: seconds for which an `Idempotency-Key` means the same run.
 
     Attributes:
         reachable: whether the queue could be asked when it was last tried.
@@ -55,12 +62,18 @@ class Acceptance:
         clock: Clock,
         config: Callable[[], RunsConfig],
         stages: Stages,
+        followers: Followers,
+        keys_s: Callable[[], float] = lambda: KEYS_S,
     ) -> None:
         self._records = records
         self._queue = queue
         self._clock = clock
         self._config = config
+        self._followers = followers
         self._stages = stages
+        self._keys_s = keys_s
+        self._aside = 0
+        self._aside_until = 0.0
         self._arrived: list[tuple[RunRow, asyncio.Future[RunRow]]] = []
         self._committing: asyncio.Task[None] | None = None
         self.reachable = True
@@ -105,13 +118,14 @@ class Acceptance:
 
     async def _take_on(self, rows: Sequence[RunRow]) -> Sequence[RunRow | QueueFull]:
         limit = self._config().queue_max
-        room = max(0, limit - await self.size())
+        room = max(0, limit - await self.size() - await self._waiting_aside())
         fit = rows[:room]
         there: list[RunRow | QueueFull] = []
         if fit:
-            known = await self._records.add(fit)
+            known = await self._records.add(fit, keys_since=self._clock.now() - self._keys_s())
             there += known
             fresh = [row for row, known_row in zip(fit, known, strict=True) if row is known_row]
+            self._aside += sum(row.waits_for != "queue" for row in fresh)
             try:
                 await self._queue.put([queued_of(row) for row in fresh if row.waits_for == "queue"])
             except StoreUnavailable as error:
@@ -120,6 +134,15 @@ class Acceptance:
                 raise _away(error) from error
         full = QueueFull(f"{limit} runs are queued (`runs.queue_max`).", retry_after_s=_FULL_RETRY_S)
         return [*there, *(full for _ in rows[room:])]
+
+    async def _waiting_aside(self) -> int:
+        """How many runs wait for their time or their key, as of a second ago, and those that were taken on since."""
+        started = self._clock.monotonic()
+        if started >= self._aside_until:
+            self._aside = await self._records.aside()
+            now = self._clock.monotonic()
+            self._aside_until = now + max(_ASIDE_S, _ASIDE_SHARE * (now - started))
+        return self._aside
 
     async def size(self) -> int:
         """How many runs are in the queue. Raises `BackgroundUnavailable` where it cannot be reached."""
@@ -152,11 +175,16 @@ class Acceptance:
         found = await self._records.cancel(id, owner, now=self._clock.now())
         if found is None:
             raise _no_run(id)
+        if found.status == "cancelled":
+            # One that nobody held: what follows its end is recorded here, once.
+            following = self._followers.of(found, "cancelled", self._clock.now())
+            if following:
+                await self._records.add(following)
         return found
 
-    async def stages(self, run: RunRow) -> Sequence[str]:
-        """From where a run can go on that is begun again."""
-        return await self._stages.of(run)
+    async def stages(self, run: RunRow) -> Sequence[str] | None:
+        """From where a run can go on that is begun again; None for one that cannot be."""
+        return await self._stages.of(run) if run.status in ("failed", "cancelled") else None
 
     async def retry(self, id: str, owner: str | None, stage: str = LAST) -> RunRow:  # noqa: A002 - as above
         """Begin a run again that failed or was cancelled; it goes on from one of its stages, mostly its last recorded step.

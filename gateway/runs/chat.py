@@ -44,7 +44,7 @@ class ChatHandler:
     async def execute(self, run: RunRow, attempt: Attempt) -> Done:
         """Answer the request, or go on answering it."""
         frame = read_frame(run.caller)
-        request = without_ours(decode_request(run.body))
+        request = without_ours(decode_request(run.body, paired=False))
         wishes = frame.wishes_of(run.id)
         turns: list[Turn] = []
         async with told(attempt, lambda: turns[0] if turns else None):

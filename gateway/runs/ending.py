@@ -83,6 +83,10 @@ class Ending:
         spread_s = random.uniform(0, most_s)  # noqa: S311 - spreads
         await self.give_back(run, now + max(self._retry_s, after_s) + spread_s, counted=False, error=error)
 
+    def receiver(self, run: RunRow) -> str | None:
+        """Whom a run tells something, where it is a delivery."""
+        return self._followers.receiver(run)
+
     def _most(self, run: RunRow) -> int:
         return self._followers.most(run) or self._config().max_deliveries
 

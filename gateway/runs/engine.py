@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig, WebhookConfig
 from gateway.errors import BackgroundUnavailable, GatewayError, StoreUnavailable
-from gateway.runs.acceptance import Acceptance
+from gateway.runs.acceptance import KEYS_S, Acceptance
 from gateway.runs.ending import RETRY_S, Ending
 from gateway.runs.followers import KIND as WEBHOOK
 from gateway.runs.followers import Followers
@@ -64,7 +64,9 @@ class Engine:
         tally: counts.
         clock: for times and waits.
         laid_aside: told of the approvals for which a run was laid aside.
+        undoes: whether there is anything that could be undone of a run that fails.
         stages: from where runs go on that are begun again.
+        keys_s: seconds for which an `Idempotency-Key` means the same run.
 
     Attributes:
         runs: takes runs on, tells of them, cancels them.
@@ -88,17 +90,19 @@ class Engine:
         tally: RunsTally,
         clock: Clock,
         stages: Stages,
+        keys_s: Callable[[], float] = lambda: KEYS_S,
         pace: Pace = USUAL_PACE,
         laid_aside: Callable[[Sequence[str]], Awaitable[None]] | None = None,
+        undoes: Callable[[], bool] = lambda: False,
     ) -> None:
         self.executes = executes
         self.counts: Mapping[str, int] = {}
         self._records = records
         self._queue = queue
         self._clock = clock
-        self.runs = Acceptance(records, queue, clock, config, stages)
+        followers = Followers(webhooks, undoes)
+        self.runs = Acceptance(records, queue, clock, config, stages, followers, keys_s)
         self._telling = WebhookHandler(webhooks, clock)
-        followers = Followers(webhooks)
         self.worker = Worker(
             records,
             queue,

@@ -15,11 +15,18 @@ import msgspec
 
 from gateway.approvals.desk import EXECUTES
 from gateway.config.runs import WebhookConfig
+from gateway.saga.owed import END, undo_run
 from gateway.store.run_records import RunRow
 
 KIND: Final = "webhook"
 # Seconds to the next attempt, as Standard Webhooks advise: immediately, 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h.
 RETRIES_S: Final = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 36_000.0)
+
+
+# Runs that are turns, and may have done something.
+_TURNS: Final = frozenset({"chat", "response"})
+_WHY: Final = {"failed": "failed", "cancelled": "was cancelled"}
+_NEVER: Final = 1_000_000
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -29,29 +36,50 @@ class Delivery(msgspec.Struct, frozen=True):
     content: Any
 
 
+class _Addressed(msgspec.Struct):
+    webhook: str
+
+
 class Followers:
     """Makes the runs that follow.
 
     Args:
         webhooks: who is told, by name, as they are now.
+        undoes: whether there is anything that could be undone of a run that fails.
     """
 
-    def __init__(self, webhooks: Callable[[], Mapping[str, WebhookConfig]]) -> None:
+    def __init__(
+        self,
+        webhooks: Callable[[], Mapping[str, WebhookConfig]],
+        undoes: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._webhooks = webhooks
+        self._undoes = undoes
 
     def of(self, run: RunRow, status: str, now: float) -> Sequence[RunRow]:
-        """The deliveries that follow the end of a run."""
+        """What follows the end of a run: deliveries, and the run that undoes what it has done where it failed."""
         event = f"response.{status}"
         if run.kind == KIND or run.kind in EXECUTES.values():
             # Deliveries themselves, and what was approved: its own end is told by its turn.
             return []
-        return [
+        told = [
             _delivery(run, name, event, now) for name, webhook in self._webhooks().items() if event in webhook.events
         ]
+        if status == "completed" or run.kind not in _TURNS or not self._undoes():
+            return told
+        # Whether it is to be undone, and what: whoever executes it finds out.
+        return [*told, undo_run(run.trace_id, run.owner, END, f"the run {_WHY.get(status, status)}", None, now)]
 
     def most(self, run: RunRow) -> int | None:
         """How often a run is begun where that is not what the configuration says for all."""
+        if run.kind in EXECUTES.values():
+            # What was approved, or is owed, is never given up; the ledger sees to it that nothing is done twice.
+            return _NEVER
         return len(RETRIES_S) + 1 if run.kind == KIND else None
+
+    def receiver(self, run: RunRow) -> str | None:
+        """Whom a run tells something, where it is a delivery."""
+        return msgspec.json.decode(run.body, type=_Addressed).webhook if run.kind == KIND else None
 
     def wait_s(self, run: RunRow) -> float | None:
         """Seconds to the next attempt where that is not the usual."""

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from gateway.chat.codecs.responses import decode_responses
+from gateway.errors import NotFound
 from gateway.runs.frame import framed, read_frame
 from gateway.runs.progress import told
 from gateway.runs.run import Attempt, Done, NewRun
@@ -49,6 +50,14 @@ class ResponseHandler:
             response = await making.run()
         turn = making.turn
         return Done(msgspec.json.encode(response), turn.told() if turn is not None else None)
+
+    async def came_of(self, run: RunRow) -> Done | None:
+        """The response, where it was whole before its run was stopped."""
+        try:
+            row = await self._responding.get(f"resp_{run.trace_id}", run.owner)
+        except NotFound:
+            return None
+        return Done(row.body) if row.status in ("completed", "incomplete") else None
 
 
 def response_run(body: bytes, principal: Principal, wishes: Wishes, trace_id: str, origin: Origin = NOWHERE) -> NewRun:

@@ -6,7 +6,7 @@ Values and seams; the record of a run is `RunRow`. Does not know queues, databas
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -79,4 +79,13 @@ class Handler(Protocol):
         Raises:
             GatewayError: it failed; tried again later where `retryable`, up to `runs.max_deliveries`.
         """
+        ...
+
+
+@runtime_checkable
+class Keeping(Handler, Protocol):
+    """A handler whose runs leave more than their record: what that says of their end, the record says too."""
+
+    async def came_of(self, run: RunRow) -> Done | None:
+        """What came of a run that was stopped, where it had come to its end all the same."""
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -19,12 +20,16 @@ from gateway.errors import AwaitsApproval, ConfigStale, Draining, GatewayError, 
 from gateway.runs.ending import Ending
 from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue, Taken
-from gateway.runs.run import Done, Handler
+from gateway.runs.run import Done, Handler, Keeping
 from gateway.runs.tally import RunsTally
 from gateway.store.run_records import RunRecords, RunRow
 
 # A run is held this long from the last sign of life of whoever executes it, who gives three in that time.
 LEASE_S: Final = 15.0
+# Deliveries to one receiver that are under way at once: beside the runs, so that one who does not answer stops nothing else.
+# What is more waits for so many seconds.
+DELIVERIES: Final = 16
+_LATER_S: Final = 10.0
 # Seconds between two looks at what is to be cancelled.
 LOOK_S: Final = 0.25
 _WAIT_S: Final = 5.0
@@ -39,10 +44,11 @@ _log: Any = structlog.get_logger("gateway.runs")
 
 
 class _Running:
-    """A run under way. `why` is set before its task is cancelled."""
+    """A run under way. `why` is set before its task is cancelled; `receiver` is whom it tells something, where it is a delivery."""
 
-    def __init__(self, run: RunRow) -> None:
+    def __init__(self, run: RunRow, receiver: str | None) -> None:
         self.run = run
+        self.receiver = receiver
         self.why: Why | None = None
         self.work: asyncio.Task[Done] | None = None
 
@@ -164,7 +170,7 @@ class Worker:
     async def _take(self) -> None:
         wait_s = 0.1
         while True:
-            free = self._config().concurrency - len(self._running)
+            free = self._config().concurrency - sum(each.receiver is None for each in self._running.values())
             if free <= 0:
                 self._slot.clear()
                 await self._slot.wait()
@@ -204,17 +210,25 @@ class Worker:
             )
             for run in claimed.held:
                 self._tally.begun(max(0.0, now - run.due_at))
-                self._start(run)
+                await self._begun(run)
             for unknown in claimed.unknown:
                 self._tally.dropped()
                 _log.warning("a message names a run that nobody has recorded; it was dropped", run=unknown)
         with contextlib.suppress(StoreUnavailable):  # it comes back, and is known by then
             await self._queue.done(taken)
 
-    def _start(self, run: RunRow) -> None:
+    async def _begun(self, run: RunRow) -> None:
+        receiver = self._ending.receiver(run)
+        if receiver is not None and sum(each.receiver == receiver for each in self._running.values()) >= DELIVERIES:
+            later_s = _LATER_S * random.uniform(0.5, 1.5)  # noqa: S311 - spreads
+            await self._ending.give_back(run, self._clock.now() + later_s, counted=False)
+            return
+        self._start(run, receiver)
+
+    def _start(self, run: RunRow, receiver: str | None) -> None:
         if (before := self._running.get(run.id)) is not None:
             before.stop("lost")  # this process lost it, and was the first to find it again
-        running = self._running[run.id] = _Running(run)
+        running = self._running[run.id] = _Running(run, receiver)
         task = asyncio.create_task(self._execute(running), name=f"run {run.id}")
         self._tasks.add(task)
 
@@ -280,9 +294,23 @@ class Worker:
         while await self._still_writes(run):
             await self._clock.sleep(_SETTLE_S)
         if running.why == "cancelled":
-            await self._ending.end(run, "cancelled")
+            done = await self._came_of(run)
+            if done is not None:
+                await self._ending.end(run, "completed", answer=done.answer, meta=done.meta)
+            else:
+                await self._ending.end(run, "cancelled")
         else:
             await self._ending.give_back(run, self._clock.now(), counted=False)
+
+    async def _came_of(self, run: RunRow) -> Done | None:
+        """What the run came to although it was stopped."""
+        handler = self._handlers(run.kind)
+        if not isinstance(handler, Keeping):
+            return None
+        try:
+            return await handler.came_of(run)
+        except StoreUnavailable:
+            return None
 
     async def _lay_aside(self, running: _Running, waits: AwaitsApproval) -> None:
         """Nobody holds the run until a human has decided, or time has run out."""

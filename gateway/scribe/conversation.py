@@ -6,9 +6,9 @@ long conversation costs what its newest messages cost. Does not know whose it is
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -17,16 +17,17 @@ from gateway.chat.codecs.chat_completions import encode_message
 from gateway.scribe.notes import Notes, pins_tokens, with_notes
 from gateway.scribe.pins import Pin, PinPatterns, Pins
 from gateway.scribe.summary import Lines
-from gateway.scribe.tokens import text_tokens
 from gateway.scribe.window import Room, Window
+
+# Messages that are worth a summary however few turns they are.
+_MANY: Final = 12
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A summary that a model wrote of the messages before `upto`; `digest` is theirs."""
+    """A summary that a model wrote of the messages before `upto`."""
 
     text: str
     upto: int
-    digest: bytes
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -53,19 +54,19 @@ class Conversation:
         window: which messages are sent.
         lines: what is remembered of the others.
         written: the model's summary of its beginning, or None.
+        tried: messages that a model was asked to sum up, whatever came of it.
     """
 
-    __slots__ = ("_last_sent", "_pins", "_summary", "_summary_of", "lines", "prints", "window", "written")
+    __slots__ = ("_last_sent", "_pins", "lines", "prints", "tried", "window", "written")
 
     def __init__(self, patterns: PinPatterns) -> None:
         self.window = Window()
         self.lines = Lines()
         self.written: Written | None = None
+        self.tried = 0
         # One number a message: whether another conversation begins like this one.
         self.prints = array("q")
         self._pins = Pins(patterns)
-        self._summary = ""
-        self._summary_of: tuple[int, Written | None] | None = None
         self._last_sent: list[tuple[int, int]] = []
 
     def continues(self, prints: array[int]) -> bool:
@@ -93,18 +94,31 @@ class Conversation:
 
     def pins(self, messages: Sequence[Message], most: int) -> tuple[Pin, ...]:
         """The pins that are told beside these messages."""
-        last = next((index for index in range(len(messages) - 1, -1, -1) if messages[index].role == "user"), 0)
-        return self._pins.kept(most, last)
+        return self._pins.kept(most, _last_user(messages))
 
     def fitted(
         self, messages: Sequence[Message], pins: tuple[Pin, ...], summary_tokens: int, memories: tuple[str, ...] = ()
     ) -> Fitted:
         """What is sent: the window with its notes."""
         sent = self.window.sent(messages)
-        notes = Notes(pins, self._summed_up(summary_tokens), memories)
+        notes = Notes(pins, self._summed_up(summary_tokens, _last_user(messages)), memories)
         with_notes(sent, notes)
         tokens = self.window.live + (pins_tokens(pins) if pins else 0)
         return Fitted(tuple(sent), tokens, notes)
+
+    def unsummed(self, messages: Sequence[Message], every: int) -> tuple[int, int] | None:
+        """From where to where a model should sum up what was cut off; None where that is not worth it yet.
+
+        Args:
+            messages: those that were read.
+            every: turns that are worth it; so are more than twelve messages, and the first that are cut.
+        """
+        start, end = self.written.upto if self.written is not None else 0, self.lines.upto
+        if end <= max(start, self.tried):
+            return None
+        since = max(start, self.tried)
+        turns = sum([message.role == "user" for message in messages[since:end]])
+        return (start, end) if not self.tried or turns >= every or end - since > _MANY else None
 
     def prefix_share(self, sent: Sequence[Message]) -> float | None:
         """The share of the bytes sent the last time with which these messages begin; None for the first time."""
@@ -121,30 +135,26 @@ class Conversation:
         return round(same / total, 4)
 
     def _note(self, messages: Sequence[Message]) -> None:
-        for start, end in self.window.went:
-            self.lines.add(start, messages[start:end])
-        self.window.went.clear()
+        if self.window.went:
+            self.lines.add((at, messages[at]) for start, end in self.window.went for at in range(start, end))
+            self.window.went.clear()
 
-    def _summed_up(self, max_tokens: int) -> str:
-        """The summary; the same one until there is another cut, or a model has written one."""
-        of = (self.window.epochs, self.written)
-        if self._summary_of != of or text_tokens(self._summary) > max_tokens:
-            written = self.written
-            self._summary = self.lines.text(
-                max_tokens,
-                written=written.text if written else None,
-                upto=written.upto if written else 0,
-                replaced=self._pins.replaced,
-            )
-            self._summary_of = of
-        return self._summary
+    def _summed_up(self, max_tokens: int, before: int) -> str:
+        """The summary that stands in the message at this position."""
+        written = self.written
+        return self.lines.text(
+            max_tokens,
+            before=before,
+            written=written.text if written else None,
+            upto=written.upto if written else 0,
+            replaced=self._pins.replaced,
+        )
+
+
+def _last_user(messages: Sequence[Message]) -> int:
+    return next((index for index in range(len(messages) - 1, -1, -1) if messages[index].role == "user"), 0)
 
 
 def prints_of(messages: Sequence[Message]) -> array[int]:
     """One number for each message; the same for equal bytes, in this process."""
     return array("q", [hash(message.wire or encode_message(message)) for message in messages])
-
-
-def digest_of(prints: array[int], upto: int) -> bytes:
-    """What the first messages are recognised by."""
-    return hashlib.blake2b(prints[:upto].tobytes(), digest_size=16).digest()

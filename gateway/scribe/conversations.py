@@ -20,8 +20,9 @@ _LEAST_SIZE: Final = 32
 # The messages by which a conversation is told from another of the same owner.
 _FIRST: Final = 1
 
-# What reported usage may make of an estimate, how fast, and by which difference it has to be wrong.
-_LEAST, _MOST = 0.7, 3.0
+# What reported usage may make of an estimate, how fast, and by which difference it has to be wrong. Never less than it was: a
+# server that says too little would make windows too large, and one that is right costs a tenth of the room.
+_LEAST, _MOST = 1.0, 2.0
 _WEIGHT: Final = 0.3
 _STEP: Final = 0.1
 _WORTH_TOKENS: Final = 500

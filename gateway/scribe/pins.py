@@ -87,13 +87,21 @@ class PinPatterns:
         options = re2.Options()
         options.log_errors = False
         self._rules: list[tuple[str, Any, int]] = [(tag, re2.compile(text, options), rank) for tag, text, rank in rules]
+        # Which patterns are worth a look: one pass over a text for all of them.
+        self._any: Any = re2.Set.SearchSet(options)
+        for _, text, _ in rules:
+            self._any.Add(text)
+        if rules:
+            self._any.Compile()
         self._priorities = {pin.tag.casefold(): pin.priority + 10 for pin in configured}
 
     def found_in(self, text: str, at: int) -> list[Pin]:
         """The pins in what a user said; at most one of a tag, which may hold several values."""
-        text = text[:_READ_CHARS]
+        # Half a surrogate pair is nothing that engine reads.
+        text = text[:_READ_CHARS].encode("utf-8", "replace").decode()
         found: dict[str, Pin] = {}
-        for tag, pattern, priority in self._rules:
+        for number in sorted(self._any.Match(text) or ()) if self._rules else ():
+            tag, pattern, priority = self._rules[number]
             values: list[str] = []
             for match in pattern.finditer(text):
                 value = _clean(match.group(1) if pattern.groups else match.group())

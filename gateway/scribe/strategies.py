@@ -11,6 +11,14 @@ from collections.abc import Iterable, Sequence
 from gateway.chat.blocks import Message
 
 
+def parts(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """The system messages in front, and the conversation."""
+    for index, message in enumerate(messages):
+        if message.role not in ("system", "developer"):
+            return messages[:index], messages[index:]
+    return messages, ()
+
+
 def chosen(strategy: str, messages: Sequence[Message]) -> Sequence[Message]:
     """What is sent of a conversation without its leading system messages."""
     if strategy == "none":

@@ -13,13 +13,16 @@ from typing import Final
 
 from gateway.chat.blocks import Audio, Block, Image, Message, Reasoning, Refusal, Text, ToolCall, ToolResult, Unknown
 from gateway.scribe.tokens import text_tokens
+from gateway.scribe.weights import is_small_talk
 
 _LINE_CHARS: Final = 220
+_STATEMENT_CHARS: Final = 320
 _ANSWER_CHARS: Final = 140
 _RESULT_CHARS: Final = 120
 _ARGUMENT_CHARS: Final = 120
 # Lines that are remembered of one conversation, and goals.
 _MOST_LINES: Final = 300
+_MOST_SAID: Final = 400
 _MOST_GOALS: Final = 24
 # Most that a summarising model is shown, and of one message.
 _SOURCE_CHARS: Final = 60_000
@@ -42,37 +45,62 @@ _DONE: Final = re.compile(
     r"|完成了|已完成|做完|取消了|不用了"
 )
 _WORD: Final = re.compile(r"[^\W_]{4,}|[\u3400-\u9fff]{2}")
+# Words that say nothing about which goal is meant.
+_EMPTY: Final = frozenset(
+    "still need needs needed have want wants with this that will would later afterwards please then them they also open missing "
+    "done finished completed resolved closed cancelled your from into about before after 还需 需要 完成 已完 取消 稍后".split()
+)
+_RANKS: Final = ("- Asked", ("- Called", "- Result"), "- Assistant")
+_ASKS: Final = ("?", "？")
+# A wish in the form of a question.
+_WISH: Final = re.compile(
+    r"(?i)^\W*(?:(?:and|then|so|also|but|now) )?(?:can|could|would|will|may|might) (?:you|we|i)\b|\bplease\b|^\W*(?:请|麻烦|能否|能不能|可以|可否|帮)"
+)
 _SENTENCE: Final = re.compile(r"[^\n.!?。！？]+[.!?。！？]?")
 
 
 class Lines:
-    """What is remembered of messages that were cut off. Nothing but the user's own word closes an open goal."""
+    """What is remembered of messages that were cut off. Nothing but the user's own word closes an open goal.
 
-    __slots__ = ("_closed", "_goals", "_lines", "upto")
+    As soon as words of the user's are cut off, everything the user stated since is told in order, what is still sent too: what
+    was corrected later has to stand behind what it corrects.
+    """
+
+    __slots__ = ("_closed", "_goals", "_lines", "_said", "_words_from", "upto")
 
     def __init__(self) -> None:
         self._goals: list[tuple[int, str]] = []
         self._closed: list[tuple[int, frozenset[str]]] = []
+        self._said: list[tuple[int, str]] = []
         self._lines: list[tuple[int, str]] = []
+        self._words_from: int | None = None
         self.upto = 0
 
-    def add(self, start: int, messages: Iterable[Message]) -> None:
-        """Take note of messages that begin at this position and are sent no more."""
-        for index, message in enumerate(messages, start):
-            self._lines += [(index, line) for line in lines_of(message)]
-            if message.role == "user":
-                self._goals += [(index, goal) for goal in goals_in(message.text)]
-            self.upto = max(self.upto, index + 1)
-        self._lines.sort(key=lambda line: line[0])
-        self._goals.sort(key=lambda goal: goal[0])
-        del self._lines[: max(0, len(self._lines) - _MOST_LINES)]
-        del self._goals[: max(0, len(self._goals) - _MOST_GOALS)]
-
     def heard(self, at: int, text: str) -> None:
-        """The user said this in the message at this position: earlier goals that it calls done are open no more."""
-        if _DONE.search(text[:_MESSAGE_CHARS]) is not None:
-            self._closed.append((at, frozenset(_WORD.findall(text[:_MESSAGE_CHARS].casefold()))))
+        """The user said this in the message at this position, whether it is sent or not."""
+        text = text[:_MESSAGE_CHARS]
+        statement, goals = statements_in(text)
+        if statement:
+            self._said.append((at, statement))
+            del self._said[: max(0, len(self._said) - _MOST_SAID)]
+        self._goals += [(at, goal) for goal in goals]
+        if _DONE.search(text) is not None:
+            self._closed.append((at, _meant(text)))
             del self._closed[: max(0, len(self._closed) - _MOST_GOALS)]
+        if len(self._goals) > _MOST_GOALS:
+            self._goals = [goal for goal in self._goals if not self._is_done(*goal)][-_MOST_GOALS:]
+
+    def add(self, messages: Iterable[tuple[int, Message]]) -> None:
+        """Take note of messages, and their positions, that are sent no more."""
+        gone = list(messages)
+        for index, message in gone:
+            if message.role == "user" and (self._words_from is None or index < self._words_from):
+                self._words_from = index
+            self.upto = max(self.upto, index + 1)
+        for index, message in gone[-_MOST_LINES:]:
+            self._lines += [(index, line) for line in lines_of(message)]
+        self._lines.sort(key=lambda line: line[0])
+        del self._lines[: max(0, len(self._lines) - _MOST_LINES)]
 
     @property
     def goals(self) -> tuple[tuple[int, str], ...]:
@@ -80,56 +108,80 @@ class Lines:
         return tuple((at, goal) for at, goal in self._goals if not self._is_done(at, goal))
 
     def _is_done(self, at: int, goal: str) -> bool:
-        words = frozenset(_WORD.findall(goal.casefold()))
-        return any(when > at and len(words & said) >= min(2, len(words)) for when, said in self._closed)
+        words = _meant(goal)
+        return any(when > at and len(words & said) >= max(1, min(2, len(words))) for when, said in self._closed)
 
     def text(
         self,
         max_tokens: int,
         *,
+        before: int | None = None,
         written: str | None = None,
         upto: int = 0,
         replaced: Mapping[int, Sequence[str]] | None = None,
     ) -> str:
-        """The summary within so many tokens, open goals first.
+        """The summary within so many tokens, open goals first; empty where nothing was cut off.
 
         Args:
             max_tokens: its room.
-            written: what a model wrote of the messages before `upto`; only what came later is extracted then.
+            before: the position of the message it stands in.
+            written: what a model wrote of the messages before `upto`; of tools and answers only what came later is told then.
             upto: see `written`.
             replaced: values that no longer hold, by the message they were said in.
         """
-        parts: list[str] = []
-        left = max_tokens
+        if not self.upto:
+            return ""
+        out = _Room(max_tokens)
         for at, goal in self.goals:
-            line = f"- Open: {_without(goal, at, replaced)}"
-            cost = text_tokens(line) + 1
-            if cost <= left:
-                parts.append(line)
-                left -= cost
-        if written and text_tokens(written) <= left:
-            parts.append(written)
-            left -= text_tokens(written) + 1
-        else:
+            if before is None or at < before:
+                out.take(-1, f"- Open: {_without(goal, at, replaced)}")
+        if not (written and out.take(-1, written)):
             upto = 0
-        chosen: list[str] = []
-        # What was said last matters most where there is not room for all; it is told in order.
-        for at, said in reversed(self._lines):
-            line = _without(said, at, replaced)
-            cost = text_tokens(line) + 1
-            if at < upto or cost > left:
-                break
-            chosen.append(line)
-            left -= cost
-        return "\n".join([*parts, *reversed(chosen)])
+        # What the user said matters most, then what tools did; of each what was said last. All of it is told in order.
+        if self._words_from is not None:
+            since = self._words_from
+            out.newest(
+                (at, f"- User: {_without(said, at, replaced)}")
+                for at, said in reversed(self._said)
+                if at >= since and (before is None or at < before)
+            )
+        for begins in _RANKS:
+            out.newest((at, line) for at, line in reversed(self._lines) if at >= upto and line.startswith(begins))
+        return out.text
+
+
+class _Room:
+    """Lines as long as there is room for them."""
+
+    def __init__(self, tokens: int) -> None:
+        self._left = tokens
+        self._taken: list[tuple[int, int, str]] = []
+
+    def take(self, at: int, line: str) -> bool:
+        cost = text_tokens(line) + 1
+        if cost > self._left:
+            return False
+        self._left -= cost
+        self._taken.append((at, len(self._taken) if at < 0 else 0, line))
+        return True
+
+    def newest(self, lines: Iterable[tuple[int, str]]) -> None:
+        """Take these, the newest of which come first, until one finds no room."""
+        for at, line in lines:
+            if not self.take(at, line):
+                return
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line for _, _, line in sorted(self._taken, key=lambda each: each[:2]))
 
 
 def lines_of(message: Message) -> list[str]:
     """A message in a line or two."""
     match message.role:
         case "user":
-            text = words_of(message)
-            return [f"- User: {_short(text, _LINE_CHARS)}"] if text else []
+            text = " ".join(_questions_in(words_of(message)[:_MESSAGE_CHARS]))
+            return [f"- Asked: {_short(text, _LINE_CHARS)}"] if text else []
         case "assistant":
             said = _first_sentence(message.text or words_of(message))
             calls = [f"{call.name}({_short(call.arguments, _ARGUMENT_CHARS)})" for call in message.tool_calls]
@@ -146,13 +198,20 @@ def words_of(message: Message) -> str:
     return " ".join(word for block in message.blocks if (word := _words(block))).strip()
 
 
-def goals_in(text: str) -> list[str]:
-    """Sentences that say what is still to be done."""
-    return [
-        _short(sentence, _LINE_CHARS)
-        for match in _SENTENCE.finditer(text[:_MESSAGE_CHARS])
-        if _GOAL.search(sentence := match.group().strip())
-    ]
+def statements_in(text: str) -> tuple[str, list[str]]:
+    """What a user stated, in one line without questions and small talk; and the sentences that say what is to be done."""
+    said = [match.group().strip() for match in _SENTENCE.finditer(text)]
+    goals = [_short(sentence, _LINE_CHARS) for sentence in said if _GOAL.search(sentence)]
+    stated = [each for each in said if each and not _is_question(each) and not is_small_talk(each)]
+    return _short(" ".join(stated), _STATEMENT_CHARS), goals
+
+
+def _is_question(sentence: str) -> bool:
+    return sentence.endswith(_ASKS) and _WISH.search(sentence) is None
+
+
+def _questions_in(text: str) -> list[str]:
+    return [said for match in _SENTENCE.finditer(text) if _is_question(said := match.group().strip())]
 
 
 def asking_for(messages: Sequence[Message], before: str | None = None) -> tuple[Message, ...]:
@@ -173,9 +232,9 @@ def asking_for(messages: Sequence[Message], before: str | None = None) -> tuple[
     return (Message("system", (Text(ASK),)), Message("user", (Text(source),)))
 
 
-def is_shorter(summary: str, messages: Sequence[Message]) -> bool:
+def is_shorter(summary: str, messages: Sequence[Message], before: str | None = None) -> bool:
     """Whether a summary is one: it says something, in fewer tokens than what it sums up."""
-    return bool(summary.strip()) and text_tokens(summary) < text_tokens(asking_for(messages)[1].text)
+    return bool(summary.strip()) and text_tokens(summary) < text_tokens(asking_for(messages, before)[1].text)
 
 
 def _words(block: Block) -> str:
@@ -192,6 +251,10 @@ def _words(block: Block) -> str:
             return f"[{kind}]"
         case Reasoning() | ToolCall():
             return ""
+
+
+def _meant(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold())) - _EMPTY
 
 
 def _without(line: str, at: int, replaced: Mapping[int, Sequence[str]] | None) -> str:

@@ -36,10 +36,12 @@ def kind_of(message: Message) -> Kind:
             return "tool"
         case "assistant":
             return "tool" if message.tool_calls else "assistant"
-    text = message.text
-    if len(text) <= _NOISE_CHARS and not message.has_image and _NOISE.match(text):
-        return "noise"
-    return "user"
+    return "noise" if not message.has_image and is_small_talk(message.text) else "user"
+
+
+def is_small_talk(text: str) -> bool:
+    """Whether a text is nothing but a greeting, thanks or a nod."""
+    return len(text) <= _NOISE_CHARS and _NOISE.match(text) is not None
 
 
 def asked(calls: Sequence[ToolCall]) -> bytes:

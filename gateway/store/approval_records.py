@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from gateway.config.approvals import OnFailure
 from gateway.store.audit_records import AuditEntry
 from gateway.store.run_records import RunRow
 
@@ -41,6 +42,7 @@ class ApprovalRow(msgspec.Struct, frozen=True, kw_only=True):
         run_id: the run that executes it, once it is approved.
         ok: whether it went well, once it was executed; `content` is what the model sees then.
         told_at: when a model was told the outcome, or None.
+        on_failure: what becomes of the turn's other effects where this is not done. `keep` where the turn itself sees to it.
     """
 
     id: str
@@ -77,6 +79,7 @@ class ApprovalRow(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None = None
     finished_at: float | None = None
     told_at: float | None = None
+    on_failure: OnFailure = "keep"
 
     def status_at(self, now: float) -> ApprovalStatus:
         """The status, where time has run out too."""
@@ -137,9 +140,11 @@ class Approvals(Protocol):
         code: str | None,
         now: float,
         run: RunRow | None,
+        undo: RunRow | None,
         entry: AuditEntry,
     ) -> Decided:
-        """Decide a pending one, once, whoever races; with it the run that executes it, and the word in the audit log.
+        """Decide a pending one, once, whoever races; with it the run that executes it, or the one that undoes what was done
+        before it, and the word in the audit log.
 
         A code that is wrong is counted, and locks it at the third.
         """
@@ -152,6 +157,7 @@ class Approvals(Protocol):
         ok: bool,
         content: str,
         now: float,
+        undo: RunRow | None,
         entry: AuditEntry,
     ) -> bool:
         """Commit what came of an approved one, and wake the run that waits for it; False where that was known."""

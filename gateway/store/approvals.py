@@ -110,6 +110,7 @@ class SqlApprovals:
         code: str | None,
         now: float,
         run: RunRow | None,
+        undo: RunRow | None,
         entry: AuditEntry,
     ) -> Decided:
         """Decide a pending one, once, whoever races."""
@@ -132,6 +133,8 @@ class SqlApprovals:
                 locked = await _changed(connection, id, wrong=wrong, status="locked", decided_at=now, decided_by=by)
                 said = msgspec.structs.replace(entry, action="approval.locked", decision="locked")
                 await added(connection, said, self._database)
+                if undo is not None:
+                    await added_run(connection, undo)
                 await _woken(connection, row.turn_id, now)
                 return Decided(locked, done=False, wrong_code=True)
             values: dict[str, Any] = {"status": decision, "decided_at": now, "decided_by": by, "reason": reason}
@@ -141,6 +144,8 @@ class SqlApprovals:
             decided = await _changed(connection, id, **values)
             await added(connection, entry, self._database)
             if decision != "approved":
+                if undo is not None:
+                    await added_run(connection, undo)
                 await _woken(connection, row.turn_id, now)
             return Decided(decided, done=True)
 
@@ -151,6 +156,7 @@ class SqlApprovals:
         ok: bool,
         content: str,
         now: float,
+        undo: RunRow | None,
         entry: AuditEntry,
     ) -> bool:
         """Commit what came of an approved one, and wake the run that waits for it."""
@@ -164,6 +170,8 @@ class SqlApprovals:
             if turn_id is None:
                 return False
             await added(connection, entry, self._database)
+            if undo is not None:
+                await added_run(connection, undo)
             await _woken(connection, turn_id, now)
         return True
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.store.audit_records import BEGINNING, AuditEntry, AuditRow, Fault, Verified, hash_of
+from gateway.store.audit_records import BEGINNING, AuditEntry, AuditRow, Fault, Verified, faults_of, hash_of
 from gateway.store.database import Database
 from gateway.store.tables import audit, audit_head
 
@@ -54,7 +54,7 @@ class SqlAudit:
                 if not rows:
                     break
                 for row in rows:
-                    faults += _faults(row, last, before)
+                    faults += faults_of(row, last, before)
                     last, before = row.seq, row.hash
             beyond = await connection.scalar(select(audit.c.seq).order_by(audit.c.seq.desc()).limit(1))
         if last < end:
@@ -79,16 +79,6 @@ async def added(connection: AsyncConnection, entry: AuditEntry, database: Databa
         await connection.execute(insert(audit_head).values(id=1, seq=seq, hash=digest))
     else:
         await connection.execute(update(audit_head).where(audit_head.c.id == 1).values(seq=seq, hash=digest))
-
-
-def _faults(row: AuditRow, last: int, before: str) -> list[Fault]:
-    if row.seq != last + 1:
-        return [Fault(last + 1, f"entries {last + 1} to {row.seq - 1} are missing")]
-    if row.hash != hash_of(row.seq, row.entry, row.before):
-        return [Fault(row.seq, "the entry was changed")]
-    if row.before != before:
-        return [Fault(row.seq, "it does not stand on the entry before it")]
-    return []
 
 
 def _row(found: Mapping[Any, Any]) -> AuditRow:

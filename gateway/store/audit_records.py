@@ -27,6 +27,7 @@ AuditAction = Literal[
     "compensation.failed",
     "effect.settled",
     "effect.retried",
+    "value.revealed",
 ]
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -99,3 +100,22 @@ def hash_of(seq: int, entry: AuditEntry, before: str) -> str:
     """The hash of an entry at its place: hex SHA-256 over its number, everything it says, and the hash before it."""
     said: list[Any] = [seq, before, *(getattr(entry, name) for name in AuditEntry.__struct_fields__)]
     return hashlib.sha256(_encode(said)).hexdigest()
+
+
+def view_of(row: AuditRow) -> dict[str, Any]:
+    """An entry as the API and the command show it."""
+    shown: dict[str, Any] = {name: getattr(row.entry, name) for name in AuditEntry.__struct_fields__}
+    if row.entry.arguments is not None:
+        shown["arguments"] = msgspec.json.decode(row.entry.arguments)
+    return {"id": str(row.seq), "object": "audit.entry", **shown, "before": row.before, "hash": row.hash}
+
+
+def faults_of(row: AuditRow, last: int, before: str) -> list[Fault]:
+    """What is wrong with an entry that stands behind the entry `last`, whose hash is `before`."""
+    if row.seq != last + 1:
+        return [Fault(last + 1, f"entries {last + 1} to {row.seq - 1} are missing")]
+    if row.hash != hash_of(row.seq, row.entry, row.before):
+        return [Fault(row.seq, "the entry was changed")]
+    if row.before != before:
+        return [Fault(row.seq, "it does not stand on the entry before it")]
+    return []

@@ -18,7 +18,7 @@ _START = insert(effects).on_conflict_do_nothing()
 _FINISH = (
     update(effects)
     .where(effects.c.id == bindparam("of_effect"), effects.c.status.in_(("started", "unknown")))
-    .values({name: bindparam(f"to_{name}") for name in ("status", "content", "note", "finished_at")})
+    .values({name: bindparam(f"to_{name}") for name in ("status", "content", "note", "finished_at", "undo")})
 )
 
 _COLUMNS = [effects.c[name] for name in EffectRow.__struct_fields__]
@@ -40,9 +40,18 @@ class SqlEffects:
             found = (await connection.execute(known)).mappings().first()
             return None if found is None else EffectRow(**found)
 
-    async def finish(self, id: str, *, status: EffectStatus, content: str, note: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
+    async def finish(
+        self,
+        id: str,  # noqa: A002 - the contract's word
+        *,
+        status: EffectStatus,
+        content: str,
+        note: str | None,
+        now: float,
+        undo: str | None = None,
+    ) -> bool:
         """Commit how an effect ended; False where it had ended before."""
-        values = {"to_status": status, "to_content": content, "to_note": note, "to_finished_at": now}
+        values = {"to_status": status, "to_content": content, "to_note": note, "to_finished_at": now, "to_undo": undo}
         async with self._database.transaction() as connection:
             return (await connection.execute(_FINISH, {"of_effect": id, **values})).rowcount == 1
 

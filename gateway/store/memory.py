@@ -10,6 +10,7 @@ from gateway.errors import StoreUnavailable
 from gateway.store.memory_keys import MemoryKeys, MemoryUsage
 from gateway.store.memory_responses import MemoryConversations, MemoryResponses
 from gateway.store.memory_turns import MemoryEffects, MemoryHidden, MemoryTurns
+from gateway.store.memory_values import MemoryValues
 from gateway.store.store import JournalEntry, TraceRow
 
 
@@ -109,6 +110,7 @@ class MemoryStore:
         self.hidden = MemoryHidden()
         self.conversations = MemoryConversations()
         self.responses = MemoryResponses(self.conversations)
+        self.private_values = MemoryValues()
 
     async def open(self) -> None:
         """Nothing to do."""

@@ -18,7 +18,14 @@ class MemoryTurns:
     def __init__(self) -> None:
         self._rows: dict[str, TurnRow] = {}
 
-    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:  # noqa: ARG002 - the seam's
+    async def begin(
+        self,
+        row: TurnRow,
+        *,
+        since: float | None = None,
+        hasty: bool = False,  # noqa: ARG002 - the seam's
+        keys_since: float = 0.0,  # noqa: ARG002 - the seam's
+    ) -> TurnRow | None:
         """Keep a new turn and answer None; or the turn that is there."""
         known = self._rows.get(row.turn_id)
         if known is None and row.key is not None:
@@ -121,12 +128,21 @@ class MemoryEffects:
         self._rows[row.id] = row
         return None
 
-    async def finish(self, id: str, *, status: EffectStatus, content: str, note: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
+    async def finish(
+        self,
+        id: str,  # noqa: A002 - the contract's word
+        *,
+        status: EffectStatus,
+        content: str,
+        note: str | None,
+        now: float,
+        undo: str | None = None,
+    ) -> bool:
         """Keep how an effect ended."""
         row = self._rows.get(id)
         if row is None or row.status not in ("started", "unknown"):
             return False
-        self._rows[id] = _changed(row, status=status, content=content, note=note, finished_at=now)
+        self._rows[id] = _changed(row, status=status, content=content, note=note, finished_at=now, undo=undo)
         return True
 
     async def restart(self, id: str, *, seen: EffectRow, row: EffectRow) -> bool:  # noqa: A002 - the contract's word

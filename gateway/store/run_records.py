@@ -18,6 +18,8 @@ Priority = Literal["high", "normal", "low"]
 WaitsFor = Literal["queue", "time", "key"]
 
 PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
+# Kinds that are begun as often as it takes: what was approved, and what is owed. What they do is in the ledger, and done once.
+UNBOUNDED: Final = ("approval", "compensation")
 ENDED: Final[frozenset[Status]] = frozenset({"completed", "failed", "cancelled"})
 # The journal's kind of a step that a run of a plugin's type records: `content` is its `name` and its `value`.
 STEP: Final = "step"
@@ -97,8 +99,12 @@ class Claimed(NamedTuple):
 class RunRecords(Protocol):
     """Runs. Every call is one transaction, and raises `StoreUnavailable` where the store cannot be reached."""
 
-    async def add(self, rows: Sequence[RunRow]) -> Sequence[RunRow]:
-        """Record these; of those whose id or idempotency key is known, the runs that are there. In their order."""
+    async def add(self, rows: Sequence[RunRow], *, keys_since: float = 0.0) -> Sequence[RunRow]:
+        """Record these; of those whose id or idempotency key is known, the runs that are there. In their order.
+
+        Keys of runs that ended, and were asked for before `keys_since`, are free again. What a key was used for that is no run is
+        answered as a run of no kind, with the hash of what was asked.
+        """
         ...
 
     async def forget(self, ids: Collection[str]) -> None:
@@ -205,6 +211,10 @@ class RunRecords(Protocol):
 
     async def missed(self, *, before: Mapping[Priority, float], now: float, limit: int) -> Sequence[Queued]:
         """Runs that should be in the queue and were due before, by priority, the oldest first; due now from here on."""
+        ...
+
+    async def aside(self) -> int:
+        """How many runs wait elsewhere than in the queue."""
         ...
 
     async def counts(self) -> Mapping[str, int]:

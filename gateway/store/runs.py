@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
-from sqlalchemy import and_, delete, func, insert, or_, select, update
+from sqlalchemy import and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.store.database import Database
 from gateway.store.reopening import reopen
-from gateway.store.run_records import ENDED, STEP, Claimed, Priority, Queued, RunRow, Status
-from gateway.store.tables import journal, runs
+from gateway.store.run_records import ENDED, STEP, UNBOUNDED, Claimed, Priority, Queued, RunRow, Status
+from gateway.store.tables import journal, runs, turns
 
 _COLUMNS = [runs.c[name] for name in RunRow.__struct_fields__]
 _LARGE = frozenset({"body", "answer", "caller", "meta"})
@@ -31,7 +31,7 @@ class SqlRuns:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, rows: Sequence[RunRow]) -> Sequence[RunRow]:
+    async def add(self, rows: Sequence[RunRow], *, keys_since: float = 0.0) -> Sequence[RunRow]:
         """Record these; of those that are known, the runs that are there."""
         async with self._database.transaction() as connection:
             if not any(row.idempotency_key for row in rows):
@@ -43,7 +43,7 @@ class SqlRuns:
                     pass
                 else:
                     return rows
-            return [await added_run(connection, row) for row in rows]
+            return [await added_run(connection, row, keys_since) for row in rows]
 
     async def forget(self, ids: Collection[str]) -> None:
         """Forget runs that could not be queued."""
@@ -94,8 +94,14 @@ class SqlRuns:
         """Become the holder of those of these that are queued."""
         held: list[RunRow] = []
         async with self._database.transaction(hasty=True) as connection:
+            # Locked, where several may write at once: who comes second sees what the first has made of them.
             query = select(runs.c.id, runs.c.key, runs.c.status).where(runs.c.id.in_(ids))
+            query = query.order_by(runs.c.id).with_for_update()
             known = {run: (key, status) for run, key, status in (await connection.execute(query)).all()}
+            if per_key is not None and self._database.is_postgresql:
+                await _alone(
+                    connection, {key for key, status in known.values() if key is not None and status == "queued"}
+                )
             for run in dict.fromkeys(ids):
                 key, status = known.get(run, (None, None))
                 if status != "queued":
@@ -194,11 +200,16 @@ class SqlRuns:
     async def cancel(self, id: str, owner: str | None, *, now: float) -> RunRow | None:  # noqa: A002 - the contract's word
         """End a queued run as cancelled, mark a running one."""
         mine = (runs.c.id == id) if owner is None else and_(runs.c.id == id, runs.c.owner == owner)
+        waits = runs.c.status == "queued"
+        values = {
+            "status": case((waits, "cancelled"), else_="cancelling"),
+            "finished_at": case((waits, now), else_=runs.c.finished_at),
+        }
         async with self._database.transaction() as connection:
+            # One statement: it may go from one to the other meanwhile.
             await connection.execute(
-                update(runs).where(mine, runs.c.status == "queued").values(status="cancelled", finished_at=now)
+                update(runs).where(mine, runs.c.status.in_(("queued", "running"))).values(**values)
             )
-            await connection.execute(update(runs).where(mine, runs.c.status == "running").values(status="cancelling"))
             found = (await connection.execute(select(*_COLUMNS).where(mine))).mappings().first()
         return None if found is None else _row(found)
 
@@ -278,7 +289,7 @@ class SqlRuns:
             for condition, values in (
                 (runs.c.status == "cancelling", {"status": "cancelled", "finished_at": now}),
                 (
-                    runs.c.deliveries >= max_deliveries,
+                    and_(runs.c.deliveries >= max_deliveries, runs.c.kind.not_in(UNBOUNDED)),
                     {"status": "failed", "dead": True, "finished_at": now, "error": gave_up},
                 ),
                 (runs.c.status == "running", {"status": "queued", "waits_for": "queue", "due_at": now}),
@@ -342,6 +353,12 @@ class SqlRuns:
                 await connection.execute(update(runs).where(runs.c.id.in_(ids)).values(due_at=now))
         return found
 
+    async def aside(self) -> int:
+        """How many runs wait for their time or their key."""
+        query = select(func.count()).where(runs.c.status == "queued", runs.c.waits_for.in_(("time", "key")))
+        async with self._database.reading() as connection:
+            return await connection.scalar(query) or 0
+
     async def counts(self) -> Mapping[str, int]:
         """How many runs there are by status, and how many are dead."""
         query = select(runs.c.status, func.count()).group_by(runs.c.status)
@@ -390,8 +407,20 @@ def _held(run: RunRow) -> Any:
     return and_(runs.c.id == run.id, runs.c.epoch == run.epoch, runs.c.holder == run.holder, runs.c.status.in_(_HELD))
 
 
-async def added_run(connection: AsyncConnection, row: RunRow) -> RunRow:
-    """Record a run in a transaction that is under way; one that is known stays as it is, and is answered."""
+async def added_run(connection: AsyncConnection, row: RunRow, keys_since: float = 0.0) -> RunRow:
+    """Record a run in a transaction that is under way; one that is known stays as it is, and is answered. See `RunRecords.add`."""
+    if row.idempotency_key is not None:
+        mine = and_(runs.c.owner == row.owner, runs.c.idempotency_key == row.idempotency_key)
+        old = and_(mine, runs.c.created_at < keys_since, runs.c.status.in_(tuple(ENDED)))
+        await connection.execute(update(runs).where(old).values(idempotency_key=None))
+        asked = select(turns.c.turn_id, turns.c.body_hash, turns.c.created_at)
+        asked = asked.where(turns.c.owner == row.owner, turns.c.key == row.idempotency_key)
+        turn = (await connection.execute(asked.where(turns.c.created_at >= keys_since))).first()
+        if turn is not None:
+            times = {"created_at": turn.created_at, "due_at": turn.created_at}
+            return RunRow(
+                id=turn.turn_id, kind="", trace_id=turn.turn_id, owner=row.owner, body_hash=turn.body_hash, **times
+            )
     try:
         async with connection.begin_nested():
             await connection.execute(insert(runs).values(**_values(row)))
@@ -402,6 +431,12 @@ async def added_run(connection: AsyncConnection, row: RunRow) -> RunRow:
         found = (await connection.execute(select(*_COLUMNS).where(known))).mappings().first()
         return row if found is None else _row(found)
     return row
+
+
+async def _alone(connection: AsyncConnection, keys: Collection[str]) -> None:
+    """Be the only one who counts the runs of these keys, until the transaction ends."""
+    for key in sorted(keys):
+        await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(key, 0))))
 
 
 async def _busy(connection: AsyncConnection, key: str) -> int:

@@ -11,8 +11,10 @@ from gateway.store.effects import SqlEffects
 from gateway.store.hidden import SqlHidden
 from gateway.store.journal import SqlJournal
 from gateway.store.keys import SqlKeys
+from gateway.store.private_values import SqlPrivateValues
 from gateway.store.responses import SqlResponses
 from gateway.store.runs import SqlRuns
+from gateway.store.sessions import SqlSessions
 from gateway.store.traces import SqlTraces
 from gateway.store.turns import SqlTurns
 from gateway.store.usage import SqlUsage
@@ -34,9 +36,11 @@ class SqlStore:
         self.responses = SqlResponses(self._database)
         self.conversations = SqlConversations(self._database)
         self.runs = SqlRuns(self._database)
+        self.sessions = SqlSessions(self._database)
         self.approvals = SqlApprovals(self._database)
         self.audit = SqlAudit(self._database)
         self.compensations = SqlCompensations(self._database)
+        self.private_values = SqlPrivateValues(self._database)
 
     async def open(self) -> None:
         """Connect and bring the tables up to date. Raises `StoreUnavailable`, with what to do."""

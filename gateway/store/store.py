@@ -15,6 +15,7 @@ from gateway.store.key_records import Keys
 from gateway.store.response_records import Conversations, Responses
 from gateway.store.turn_records import Effects, Hidden, Turns
 from gateway.store.usage_records import Usages
+from gateway.store.value_records import PrivateValues
 
 
 class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +151,11 @@ class Store(Protocol):
     @property
     def conversations(self) -> Conversations:
         """Conversations."""
+        ...
+
+    @property
+    def private_values(self) -> PrivateValues:
+        """What placeholders stand for."""
         ...
 
     async def open(self) -> None:

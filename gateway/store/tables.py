@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0008"
+HEAD: Final = "0010"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -99,6 +99,7 @@ effects: Final = Table(
     Column("held_until", Float, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("finished_at", Float),
+    Column("undo", Text),
     UniqueConstraint("owner", "effect_key"),
     Index(None, "status", "started_at"),
     Index(None, "turn_id"),
@@ -284,6 +285,17 @@ key_secrets: Final = Table(
     Index(None, "key_id"),
 )
 
+# What placeholders for private data stand for: sealed with a key of the owner's that is not in here.
+private_values: Final = Table(
+    "private_values",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("placeholder", String(64), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Index(None, "expires_at"),
+)
+
 # What was used, added up: a row for each day (in `budgets.timezone`), owner and what answered. Empty text where there is none;
 # `tags` is a sorted JSON list. `cost` is in billionths of the currency; `unpriced` counts turns in which the price of some
 # tokens was not known.
@@ -347,6 +359,7 @@ approvals: Final = Table(
     Column("content", Text),
     Column("finished_at", Float),
     Column("told_at", Float),
+    Column("on_failure", String(16), nullable=False),
     UniqueConstraint("owner", "turn_id", "round", "position"),
     Index(None, "owner", "created_at"),
     Index(None, "status", "created_at"),
@@ -405,4 +418,37 @@ audit_head: Final = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("seq", Integer, nullable=False),
     Column("hash", String(64), nullable=False),
+)
+
+# Sessions: conversations that the gateway keeps. `head` is the JSON list of system messages in front, `first` and `end` the
+# positions of its messages. One turn at a time holds it.
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("revision", Integer, nullable=False, server_default="0"),
+    Column("head", LargeBinary, nullable=False, default=b"[]"),
+    Column("first", Integer, nullable=False, server_default="0"),
+    Column("end", Integer, nullable=False, server_default="0"),
+    Column("size", Integer, nullable=False, server_default="0"),
+    Column("last", Integer, nullable=False, server_default="0"),
+    Column("last_print", String(64), nullable=False, server_default=""),
+    Column("holder", Text, nullable=False, server_default=""),
+    Column("held_until", Float, nullable=False, server_default="0"),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    UniqueConstraint("owner", "name"),
+    Index(None, "expires_at"),
+)
+
+# What was said in them; `message` is JSON in Chat Completions' form.
+session_messages: Final = Table(
+    "session_messages",
+    metadata,
+    Column("session", Integer, ForeignKey("sessions.number", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("message", LargeBinary, nullable=False),
 )

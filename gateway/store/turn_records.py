@@ -58,6 +58,7 @@ class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
         content: what the model sees of the outcome.
         note: who settled it and why, or what a probe said.
         holder: the process that does it, until `held_until` (seconds since the epoch) at the latest.
+        undo: JSON text of what the tool that undoes it is called with, where there is one and that is known.
     """
 
     id: str
@@ -78,6 +79,7 @@ class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
     held_until: float
     started_at: float
     finished_at: float | None = None
+    undo: str | None = None
 
 
 class HiddenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,12 +105,16 @@ class HiddenRow(msgspec.Struct, frozen=True, kw_only=True):
 class Turns(Protocol):
     """Turns that can be joined. Every call raises `StoreUnavailable` where the store cannot be reached."""
 
-    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:
+    async def begin(
+        self, row: TurnRow, *, since: float | None = None, hasty: bool = False, keys_since: float = 0.0
+    ) -> TurnRow | None:
         """Commit a new turn and answer None; or, where its key is taken or its id known, the turn that is there.
 
         With `since`, in the same transaction, a rival counts too: a turn without a key that was asked the same and begun
         since then. To a retry that is any that is not delivered, to a first request only one that a retry has begun.
         A `hasty` commit may be lost when the machine stops, unless another one followed it.
+
+        A key that a background run was asked for with since `keys_since` is answered as a turn that asked something else.
         """
         ...
 
@@ -167,7 +173,16 @@ class Effects(Protocol):
         """Commit that an effect is about to happen and answer None; or the effect of this key that is there."""
         ...
 
-    async def finish(self, id: str, *, status: EffectStatus, content: str, note: str | None, now: float) -> bool:  # noqa: A002 - the contract's word
+    async def finish(
+        self,
+        id: str,  # noqa: A002 - the contract's word
+        *,
+        status: EffectStatus,
+        content: str,
+        note: str | None,
+        now: float,
+        undo: str | None = None,
+    ) -> bool:
         """Commit how an effect ended; False where it had ended before."""
         ...
 

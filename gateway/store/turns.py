@@ -10,11 +10,16 @@ from sqlalchemy import bindparam, delete, select, update
 
 from gateway.store.database import Database
 from gateway.store.inserting import insert
-from gateway.store.tables import turns
+from gateway.store.tables import runs, turns
 from gateway.store.turn_records import TurnRow, TurnStatus
 
 # Built once: building a statement takes longer than running it.
 _BEGIN = insert(turns).on_conflict_do_nothing()
+_RUN_OF_KEY = select(runs.c.id).where(
+    runs.c.owner == bindparam("of_owner"),
+    runs.c.idempotency_key == bindparam("of_key"),
+    runs.c.created_at >= bindparam("keys_since"),
+)
 _DELIVERED = update(turns).where(turns.c.turn_id == bindparam("of_turn")).values(delivered=True)
 
 _COLUMNS = [turns.c[name] for name in TurnRow.__struct_fields__]
@@ -26,7 +31,9 @@ class SqlTurns:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:
+    async def begin(
+        self, row: TurnRow, *, since: float | None = None, hasty: bool = False, keys_since: float = 0.0
+    ) -> TurnRow | None:
         """Commit a new turn and answer None; or the turn that is there."""
         values = {name: getattr(row, name) for name in TurnRow.__struct_fields__} | {"meta": _json(row.meta)}
         known = turns.c.turn_id == row.turn_id
@@ -38,6 +45,11 @@ class SqlTurns:
                 found = (await connection.execute(rival)).mappings().first()
                 if found is not None:
                     return _row(found)
+            # A run's own turn has the run's id for its key.
+            if row.key is not None and row.key != f"run_{row.turn_id}":
+                asked = {"of_owner": row.owner, "of_key": row.key, "keys_since": keys_since}
+                if (run := await connection.scalar(_RUN_OF_KEY, asked)) is not None:
+                    return msgspec.structs.replace(row, turn_id=run, body_hash="", status="answered")
             if (await connection.execute(_BEGIN, values)).rowcount == 1:
                 return None
             found = (await connection.execute(select(*_COLUMNS).where(known))).mappings().first()

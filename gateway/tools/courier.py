@@ -17,6 +17,7 @@ import msgspec
 from gateway.chat.blocks import ToolCall
 from gateway.clock import Clock
 from gateway.observe.events import Recorder
+from gateway.saga.owed import undo_key
 from gateway.store.turn_records import EffectRow
 from gateway.tools.errand import Errand, Gate, emit_finished, ended_by, judged
 from gateway.tools.guards.condensed import Condense
@@ -33,6 +34,7 @@ from gateway.tools.result import Shown
 from gateway.tools.running import Running
 from gateway.tools.salvage import read_arguments
 from gateway.tools.spec import InvalidArguments, ToolContext, ToolFatal, ToolRetry, ToolSpec
+from gateway.tools.undo import result_of, undo_arguments
 
 __all__ = ["Courier", "Outcome"]
 
@@ -173,6 +175,8 @@ class Courier:
             arguments,
             done.error,
             pictures=done.pictures,
+            mendable=done.mendable,
+            uncertain=done.uncertain,
         )
         own: Shown | None = None
         if arguments is not None and done.fatal is None and hooks["after_tool"]:
@@ -246,7 +250,8 @@ class Courier:
         context = replace(context, idempotency_key=told)
 
         async def run() -> Done:
-            return await self._running.run(call, spec, arguments, context, errand)
+            done = await self._running.run(call, spec, arguments, context, errand)
+            return _undoable(done, spec, arguments, errand.registry) if spec.compensate and done.ok else done
 
         probe = self._probe_of(spec, context, errand.registry)
         return await self._ledger.perform(place, spec, arguments, effect, run, probe, errand.record)
@@ -268,6 +273,34 @@ class Courier:
             return True, made.shown.content
 
         return probe
+
+    async def undo(
+        self, effect: EffectRow, spec: ToolSpec, arguments: Mapping[str, Any], registry: Registry, record: Recorder
+    ) -> Done:
+        """Undo an effect by a call of `spec`: an effect itself, once, whoever begins it and however often.
+
+        Raises:
+            CallFailed: the tool does not take these arguments.
+            StoreUnavailable: the ledger cannot be written; the call was not made.
+        """
+        assert self._ledger is not None, "without a ledger nothing is undone"
+        try:
+            checked = registry.validator(spec).validate(dict(arguments))
+        except InvalidArguments as error:
+            raise CallFailed(f"`{spec.name}` does not take what the result says: {error}") from error
+        place = EffectPlace(effect.owner, effect.turn_id, record.trace_id, effect.round, effect.position)
+        key = undo_key(effect.id)
+        told = told_key(effect.owner, key, effect.turn_id, effect.round, effect.position)
+        owner, _, user = effect.owner.partition("/")
+        context = ToolContext(user or None, owner, None, None, record.trace_id, told)
+        call = ToolCall(effect.id, spec.name, "{}")
+        errand = Errand({}, lambda _: context, record, registry)
+
+        async def run() -> Done:
+            return await self._running.run(call, spec, checked, context, errand)
+
+        probe = self._probe_of(spec, context, registry)
+        return await self._ledger.perform(place, spec, checked, key, run, probe, record)
 
     async def repeat(self, seen: EffectRow, context: ToolContext, registry: Registry, record: Recorder) -> Done | None:
         """Run a stored writing call once more; hooks have seen it the first time.
@@ -296,3 +329,15 @@ class Courier:
             return await self._running.run(call, spec, arguments, context, errand)
 
         return await self._ledger.repeat(seen, spec, run, self._probe_of(spec, context, registry), record)
+
+
+def _undoable(done: Done, spec: ToolSpec, arguments: Mapping[str, Any], registry: Registry) -> Done:
+    """The same with what undoes it is called with; without, where that cannot be said: then it is said when it is undone."""
+    undo = registry.find(spec.compensate)
+    if undo is None:
+        return done
+    try:
+        filled = undo_arguments(undo, result_of(done), arguments)
+    except CallFailed:
+        return done
+    return msgspec.structs.replace(done, undo=msgspec.json.encode(filled).decode())

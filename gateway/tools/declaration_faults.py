@@ -65,15 +65,14 @@ _KINDS: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
 def faults(declaration: Declaration) -> tuple[list[str], bool]:
     """Every mistake in words, and whether the declaration is fit to be read further."""
     label = f"tool `{declaration.name}`"
-    found = [f"{label}: `{argument}` is not supported by this version" for argument in declaration.unserved]
     of_wrong_kind = [
         f"{label}: `{argument}` must be {wanted}, got {_shown(getattr(declaration, argument))}"
         for argument, fits, wanted in _KINDS
         if not fits(getattr(declaration, argument))
     ]
     if of_wrong_kind:
-        return found + of_wrong_kind, False
-    return found + [f"{label}: {text}" for text in _wrong(declaration)], True
+        return of_wrong_kind, False
+    return [f"{label}: {text}" for text in _wrong(declaration)], True
 
 
 def _shown(value: Any) -> str:

@@ -33,8 +33,7 @@ _DELETING_CJK = ("删除", "移除", "清空", "销毁", "注销", "擦除", "�
 class Declaration:
     """What `@tool(...)` was given, next to the function it decorates.
 
-    `deletes` is decided: by the author, else by the name's words. What deletes also writes. `unserved` names arguments that
-    were set and that this version does not serve.
+    `deletes` is decided: by the author, else by the name's words. What deletes also writes.
     """
 
     function: Callable[..., Any]
@@ -58,7 +57,6 @@ class Declaration:
     needs_confirmation: bool
     confidence_gate: bool
     compensate: Any
-    unserved: tuple[str, ...]
 
     @property
     def file(self) -> str:
@@ -153,7 +151,6 @@ def tool(
 
     What is not served is refused when the plugin is loaded, with the file and line of the declaration.
     """
-    later = {"compensate": compensate}
 
     def declare(function: F) -> F:
         called = name if isinstance(name, str) else function.__name__
@@ -180,7 +177,6 @@ def tool(
             needs_confirmation=needs_confirmation,
             confidence_gate=confidence_gate,
             compensate=compensate,
-            unserved=tuple(argument for argument, value in later.items() if value),
         )
         setattr(function, _ATTRIBUTE, declaration)
         return function

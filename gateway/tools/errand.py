@@ -107,7 +107,9 @@ def ended_by(error: Exception, name: str, max_bytes: int) -> Done:
             text = f"{str(error) or 'The tool asks for another attempt'} (correct the call and try again)"
         case _:
             text = str(error)
-    return Done(False, failure(text, max_bytes), text, fatal, uncertain=isinstance(error, OutcomeUnknown))
+    mendable = isinstance(error, (InvalidArguments, ToolRetry))
+    uncertain = isinstance(error, OutcomeUnknown)
+    return Done(False, failure(text, max_bytes), text, fatal, uncertain=uncertain, mendable=mendable)
 
 
 def emit_finished(record: Recorder, outcome: Outcome, done: Done, shown: Shown) -> None:

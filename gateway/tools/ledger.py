@@ -273,7 +273,10 @@ class Ledger:
         for left in range(_WRITES - 1, -1, -1):
             try:
                 note = _FATAL if done.fatal is not None else done.error
-                await self._store.finish(id, status=status, content=done.content, note=note, now=self._clock.now())
+                undo = {} if done.undo is None else {"undo": done.undo}
+                await self._store.finish(
+                    id, status=status, content=done.content, note=note, now=self._clock.now(), **undo
+                )
             except StoreUnavailable as error:
                 if not left:
                     _log.error("the end of an effect could not be written down", effect=id, error=error.message)

@@ -31,6 +31,8 @@ class Outcome(msgspec.Struct, frozen=True):
             names may do better.
         pictures: what the model is shown beside the content, as data URLs.
         approval: the approval that the call waits for, or None.
+        mendable: whether the model may mend a failure, with other arguments or later.
+        uncertain: whether it may have taken effect although no answer came.
         bare: the content without the note that it repeats an earlier one, where it has that note.
     """
 
@@ -46,6 +48,8 @@ class Outcome(msgspec.Struct, frozen=True):
     bare: str | None = None
     pictures: tuple[str, ...] = ()
     approval: str | None = None
+    mendable: bool = False
+    uncertain: bool = False
 
     @property
     def result(self) -> str:
@@ -67,6 +71,8 @@ class Done(msgspec.Struct, frozen=True):
         full: everything that the tool returned, where the model is not shown every field of it, or None.
         uncertain: whether it may have taken effect although no answer came.
         replayed: whether this was done before, and is told again.
+        mendable: whether the model may mend it, with other arguments or later.
+        undo: JSON text of what undoes it is called with, where something does.
         approval: the approval that it waits for, so that nothing was done yet; or None.
     """
 
@@ -80,6 +86,8 @@ class Done(msgspec.Struct, frozen=True):
     handle: str | None = None
     full: str | None = None
     pictures: tuple[str, ...] = ()
+    mendable: bool = False
+    undo: str | None = None
     approval: str | None = None
 
 

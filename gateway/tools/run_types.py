@@ -16,7 +16,7 @@ from gateway.tools.validate import ArgumentValidator
 
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,63}")
 # Types of the gateway's own.
-OWN_TYPES: Final = frozenset({"chat", "response", "webhook"})
+OWN_TYPES: Final = frozenset({"approval", "chat", "compensation", "response", "webhook"})
 
 Make = Callable[..., Awaitable[Any]]
 

@@ -13,12 +13,24 @@ import msgspec
 
 from gateway.clock import Clock
 from gateway.errors import EffectSettled, NotFound
+from gateway.store.compensation_records import CompensationRow, CompensationStatus
 from gateway.store.turn_records import EffectRow, Effects, EffectStatus
 from gateway.tools.ledger import ABANDONED, LINGER_S, unknown_content
 from gateway.tools.result import failure, success
 
 # What an operator says is kept whole within this; a tool's results have a setting of their own.
 _MAX_BYTES: Final = 65_536
+
+
+class CompensationView(msgspec.Struct, frozen=True, kw_only=True):
+    """How an effect was undone, or was to be: by which tool and effect, and what came of it."""
+
+    status: CompensationStatus
+    tool: str
+    attempts: int
+    error: str | None
+    undone_by: str | None
+    run_id: str
 
 
 class EffectView(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +50,33 @@ class EffectView(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     started_at: float
     finished_at: float | None
+    compensation: CompensationView | None = None
+    compensates: str | None = None
+
+
+def views(rows: Sequence[EffectRow], owed: Sequence[CompensationRow]) -> list[EffectView]:
+    """What is shown of rows, with what is owed of them, and what they undo."""
+    by_effect = {each.effect_id: each for each in owed}
+    by_made = {each.made_id: each.effect_id for each in owed if each.made_id is not None}
+    return [
+        msgspec.structs.replace(
+            view(row),
+            compensation=_compensation(by_effect[row.id]) if row.id in by_effect else None,
+            compensates=by_made.get(row.id),
+        )
+        for row in rows
+    ]
+
+
+def _compensation(owed: CompensationRow) -> CompensationView:
+    return CompensationView(
+        status=owed.status,
+        tool=owed.tool,
+        attempts=owed.attempts,
+        error=owed.error,
+        undone_by=owed.made_id,
+        run_id=owed.run_id,
+    )
 
 
 def view(row: EffectRow) -> EffectView:

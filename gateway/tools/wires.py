@@ -5,14 +5,13 @@ Knows the client's tools, which stay as they came, and the registry's. Each tool
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.chat.schemas.dialect import SchemaDialect
 from gateway.tools.spec import ToolSpec, renamed_wire
 
 
-@dataclass(frozen=True, slots=True)
-class ToolWires:
+class ToolWires(msgspec.Struct, frozen=True):
     """What goes upstream as `tools`.
 
     Attributes:

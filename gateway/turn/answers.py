@@ -238,8 +238,9 @@ class _TapedSink:
         """Pass chunks on."""
         if self.whole:
             for chunk in chunks:
-                self._bytes += len(chunk.data)
-                self.chunks.append(chunk.data)
+                payloads = chunk.payloads
+                self._bytes += sum(map(len, payloads))
+                self.chunks += payloads
                 self.reasons += [choice.finish_reason for choice in chunk.choices if choice.finish_reason]
             if self._bytes > LARGEST_BYTES:
                 self.whole = False

@@ -146,6 +146,8 @@ class Approving:
                 double=spec.deletes,
                 route=turn.decision.route,
                 version=turn.decision.version,
+                # A background run goes on, and sees to it itself.
+                on_failure="keep" if _is_run(turn) or not turn.snapshot.tools.compensated else turn.on_failure,
             )
             return await self._stop(turn, asking, spec, confidence)
 
@@ -211,7 +213,7 @@ class Approving:
     async def _waited(self, turn: Turn, row: ApprovalRow, spec: ToolSpec) -> ApprovalRow:
         """The approval after as long as a client waits for it. A background run is laid aside instead."""
         now = self._clock.monotonic()
-        if turn.joinable is not None and turn.joinable.asked.durable:
+        if _is_run(turn):
             return row
         approvals = _of(turn)
         if approvals.until is None:
@@ -239,6 +241,10 @@ class Approving:
         status = self._desk.status_of(row)
         content = settled_result(row, status) if row.settled_at(self._clock.now()) else pending_result(row)
         return Done(False, content, f"it is {status} already")
+
+
+def _is_run(turn: Turn) -> bool:
+    return turn.joinable is not None and turn.joinable.asked.durable
 
 
 def _of(turn: Turn) -> TurnApprovals:

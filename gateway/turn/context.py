@@ -6,15 +6,16 @@ Values, made once by `prepare.py`. Does not know how the turn is driven.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import field
 
 from gateway.backends.pool import Pool
 from gateway.chat.blocks import Message
 from gateway.chat.request import ChatRequest
 from gateway.chat.usage import Usage
+from gateway.config.approvals import OnFailure
 from gateway.config.models import CacheConfig
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
@@ -39,6 +40,23 @@ class Permit(Protocol):
         ...
 
 
+class Keeps(Protocol):
+    """A turn's stay in a session."""
+
+    @property
+    def appends(self) -> bool:
+        """Whether the client sent what is new alone, so that it never sends an earlier answer back."""
+        ...
+
+    async def keep(self, turn: Turn, said: Sequence[Message]) -> None:
+        """Commit what was asked and said. Raises `GatewayError`."""
+        ...
+
+    def leave(self, record: Recorder | None) -> None:
+        """The turn is over: what it did not keep is left out, which is told in the record."""
+        ...
+
+
 class Left(msgspec.Struct, frozen=True):
     """What is left of a minute's allowance, and seconds until it is whole again."""
 
@@ -54,8 +72,7 @@ class Standing(msgspec.Struct, frozen=True):
     tokens: Left | None = None
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """One client request up to its final answer.
 
     Attributes:
@@ -108,6 +125,9 @@ class Turn:
         private: what is private in it, or None where nothing is.
         approvals: what it knows of approvals; None where it has nothing to do with any.
         window: makes its conversation fit the backends, or None where it is sent as it is.
+        on_failure: what becomes of its effects when a later step fails.
+        gone_away: whether its client has left.
+        stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
     """
 
@@ -165,7 +185,10 @@ class Turn:
     pin: Any = None
     private: Conversation | None = None
     approvals: TurnApprovals | None = None
+    on_failure: OnFailure = "keep"
+    gone_away: bool = False
     window: TurnWindow | None = None
+    stay: Keeps | None = None
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 

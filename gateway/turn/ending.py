@@ -15,7 +15,7 @@ from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Behind, Continuity
-from gateway.turn.hidden import hidden_rounds, in_older_form
+from gateway.turn.hidden import hidden_rounds, in_older_form, replayable_message
 from gateway.turn.joining import Joining
 from gateway.turn.progress import Progress, thoughts_of
 from gateway.turn.round import Round
@@ -75,6 +75,12 @@ class Ending:
         reason = "length" if stopped is not None else _reason(last.finish_reason, turn, theirs=bool(theirs))
         result = await self._result(turn, progress, last, reason, plain=sink is None)
         behind = _behind(turn, progress, last, result)
+        if turn.stay is not None:
+            await turn.stay.keep(turn, behind.hidden if behind is not None else (replayable_message(result.message),))
+        # Of a session's own messages nothing is hidden.
+        appends = turn.stay is not None and turn.stay.appends
+        if appends:
+            behind = None
         joinable = turn.joinable
         at_once = bool(theirs) or (joinable is not None and joinable.begun)
         if behind is not None and at_once:
@@ -88,7 +94,7 @@ class Ending:
         if behind is not None and not at_once:
             self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
-        elif behind is None and turn.snapshot.tools.specs:
+        elif behind is None and turn.snapshot.tools.specs and not appends:
             self._continuity.bare(turn.principal.owner, turn.session, turn.request.messages, result.message)
         turn.step(State.TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result

@@ -196,11 +196,11 @@ class Joining:
             rows = await self._turns.by_body(asked.owner, fresh.digest, since=self._clock.now() - JOIN_S)
             return rows[0] if rows else None
         row = self._row(fresh)
-        found = await self._turns.begin(row, hasty=asked.durable)
         since = self._clock.now() - config.ttl_s
+        found = await self._turns.begin(row, hasty=asked.durable, keys_since=since)
         if found is not None and found.created_at < since and found.status != "running":
             await self._turns.forget(found.turn_id)
-            found = await self._turns.begin(row)
+            found = await self._turns.begin(row, keys_since=since)
         fresh.begun, fresh.held_until = found is None, row.held_until
         return found
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from gateway.approvals.words import pending_message
 from gateway.chat.blocks import Message, Refusal, ToolCall
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
-from gateway.errors import UpstreamBroken, UpstreamTimeout
+from gateway.errors import AwaitsApproval, GatewayError, ToolFailed, UpstreamBroken, UpstreamTimeout
 from gateway.routing.text import estimate_tokens
 from gateway.tools.courier import Courier, Outcome
+from gateway.tools.result import noted
 from gateway.turn.approving import Approving
 from gateway.turn.asking import asking
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.ending import Ending, TurnResult
-from gateway.turn.joining import Joining
+from gateway.turn.joining import JoinElsewhere, Joining
 from gateway.turn.limits import Enough, ToolLimits, time_is_over
 from gateway.turn.model_calls import ModelCalls
 from gateway.turn.progress import Progress
@@ -30,6 +33,7 @@ from gateway.turn.round import CUT
 from gateway.turn.state import State
 from gateway.turn.stream import Sink
 from gateway.turn.tool_calls import ToolCalls
+from gateway.turn.undoing import Undoing
 
 __all__ = ["TurnLoop", "TurnResult"]
 
@@ -47,15 +51,23 @@ class TurnLoop:
         joining: keeps what another attempt at the turn needs.
         continuity: keeps the rounds that the client does not see.
         approving: stops calls that a human has to approve.
+        undoing: sees to what a turn has done that fails.
         clock: for deadlines and durations.
     """
 
     def __init__(
-        self, courier: Courier, joining: Joining, continuity: Continuity, approving: Approving, clock: Clock
+        self,
+        courier: Courier,
+        joining: Joining,
+        continuity: Continuity,
+        approving: Approving,
+        undoing: Undoing,
+        clock: Clock,
     ) -> None:
         self._model_calls = ModelCalls(joining, continuity, clock)
         self._tool_calls = ToolCalls(courier, joining, approving, clock)
         self._approving = approving
+        self._undoing = undoing
         self._ending = Ending(joining, continuity)
         self._clock = clock
 
@@ -65,6 +77,27 @@ class TurnLoop:
         Raises:
             GatewayError: the turn failed; what the sink has sent stays sent.
         """
+        durable = turn.joinable is not None and turn.joinable.asked.durable
+        if durable or not self._undoing.wanted(turn):
+            return await self._taken(turn, sink)
+        try:
+            if turn.joinable is not None and turn.joinable.recorded and await self._undoing.is_undone(turn):
+                raise ToolFailed("This request failed, and what it had done was undone. Ask anew.")
+            return await self._taken(turn, sink)
+        except (JoinElsewhere, AwaitsApproval):
+            raise
+        except GatewayError as error:
+            words = await self._undoing.failed(turn, "the request failed")
+            if words is not None:
+                error.message = f"{error.message} {words}"
+            raise
+        except asyncio.CancelledError:
+            if turn.gone_away:
+                self._undoing.soon(turn, "the request was cancelled")
+            raise
+
+    async def _taken(self, turn: Turn, sink: Sink | None) -> TurnResult:
+        """Take the turn to its end, whatever that leaves behind."""
         progress = Progress(turn.messages)
         try:
             await self._approving.begin(turn, progress)
@@ -118,6 +151,9 @@ class TurnLoop:
                 break  # ours are done; the turn goes on with the request that brings the client's results
             limits = limits or ToolLimits(turn.max_rounds, turn.max_tokens, turn.limit_s, turn.max_cost)
             progress.enough = self._enough(turn, progress, limits, mine, outcomes)
+            if undone := await self._undoing.after(turn, progress, outcomes):
+                outcomes = _with_note(outcomes, undone)
+                progress.ran(mine, contents(outcomes, turn.offered, None))
             self._reflect_on_results(turn, progress, mine, outcomes)
             if progress.enough is not None and not progress.enough.last_round:
                 progress.stopped = progress.enough.reason
@@ -228,6 +264,11 @@ def _reflect_on_words(turn: Turn, progress: Progress) -> None:
         raise UpstreamBroken("The model answered without calling a tool, which it has to here.")
     turn.step(State.REFLECTING, "the model answered without calling a tool")
     progress.reminded = True
+
+
+def _with_note(outcomes: Sequence[Outcome], note: str) -> tuple[Outcome, ...]:
+    """The outcomes with a remark on those that failed."""
+    return tuple(each if each.ok else structs.replace(each, content=noted(each.content, note)) for each in outcomes)
 
 
 def _is_empty(message: Message) -> bool:

@@ -21,6 +21,7 @@ from gateway.chat.codecs.responses_answer import cancelled, logprobs_of, respons
 from gateway.chat.codecs.responses_items import left_out, with_ids
 from gateway.chat.codecs.responses_parts import Item
 from gateway.chat.codecs.responses_stream import ResponseWriter, Shown
+from gateway.chat.codecs.responses_told import items_of
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
 from gateway.errors import GatewayError, InvalidRequest, StoreUnavailable
@@ -33,7 +34,7 @@ from gateway.turn.context import Turn
 from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import Wishes
 from gateway.turn.response_log import HELD_S, ResponseLog, packed
-from gateway.turn.response_parts import BodyChoice, behind, body_of, items_of, narrowed, spoken, used_settings
+from gateway.turn.response_parts import BodyChoice, behind, body_of, narrowed, spoken, used_settings
 from gateway.turn.service import Turns
 from gateway.turn.stream import Sink
 
@@ -229,7 +230,7 @@ class Making:
             # Whose turn it is is certain: the row is written while the model thinks.
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(_read)
-        return None if turn.snapshot.hooks.on_answer else self
+        return None if turn.snapshot.hooks.reach is None else self
 
     async def _open(self) -> None:
         """Be in the store, and be found."""
@@ -341,7 +342,7 @@ class Making:
             return
         self._begun_calls.add(call_id)
         assert self.turn is not None
-        if not self._is_streamed and self._said and not self.turn.snapshot.hooks.on_answer:
+        if not self._is_streamed and self._said and self.turn.snapshot.hooks.reach is not None:
             self._writing.whole(Message("assistant", (Text(self._said),)))
             self._told_text += self._said
             self._said = ""
@@ -364,7 +365,7 @@ class Making:
     @property
     def _is_streamed(self) -> bool:
         """Whether its words come as they are made: not where a hook has to see all of them first."""
-        return self._streams and self.turn is not None and not self.turn.snapshot.hooks.on_answer
+        return self._streams and self.turn is not None and self.turn.snapshot.hooks.reach is not None
 
     # --- Its end ---
 

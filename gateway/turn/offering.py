@@ -8,8 +8,10 @@ a prompt, and its tools stand at its very beginning.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
+from msgspec import field
 
 from gateway.chat.blocks import Message
 from gateway.chat.request import ChatRequest
@@ -32,8 +34,7 @@ _BETWEEN: Final = "\n"
 _MOST_TOLD: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """The registry tools of a turn.
 
     Attributes:
@@ -60,8 +61,7 @@ class Offer:
 NOTHING: Final = Offer()
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What an offer depends on.
 
     Attributes:

@@ -206,25 +206,34 @@ class Permits:
         exit_ = permit.exit(used.total_tokens, cost)
         if exit_ is not None:
             self._counters.leave(exit_)
-        who = turn.principal
         self._writer.add(
-            (
-                permit._today.day,  # noqa: SLF001 - as above
-                who.owner,
-                who.key_id,
-                who.user or "",
-                who.team or "",
-                _tags(sorted(turn.tags)).decode() if turn.tags else "[]",
-                turn.decision.route or "",
-                turn.answering,
-                turn.backend or "",
-            ),
+            _place(turn, permit._today.day, turn.backend or ""),  # noqa: SLF001 - as above
             failed=not ok,
             prompt_tokens=used.prompt_tokens,
             cached_tokens=used.cached_tokens,
             completion_tokens=used.completion_tokens,
             cost=cost,
             unpriced=not known,
+        )
+
+    def book(self, turn: Turn, backend: str, usage: Usage) -> None:
+        """Pay and write down what was used for a turn's caller once the turn was over."""
+        snapshot, who = turn.snapshot, turn.principal
+        today = snapshot.allowances.today(self._clock.now())
+        allowed = snapshot.allowances.of(who, turn.tags, turn.pool.name, turn.decision.route)
+        cost, known = snapshot.prices.of([(backend, usage)])
+        if allowed.purses:
+            paid = [Paid(purse.counter(today), 0, cost) for purse in allowed.purses]
+            self._counters.leave(Exit(f"{self._process}{next(self._numbers)}", (), (), paid))
+        self._writer.add(
+            _place(turn, today.day, backend),
+            failed=False,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost=cost,
+            unpriced=not known,
+            turns=0,
         )
 
     def _reckoned(self, turn: Turn, messages: Sequence[Message], priced: bool) -> tuple[int, int]:
@@ -303,6 +312,22 @@ class Permits:
             stays = [permit.stay for permit in self._open]
             with contextlib.suppress(StoreUnavailable):
                 await self._counters.renew([stay for stay in stays if stay.slots or stay.held])
+
+
+def _place(turn: Turn, day: str, backend: str) -> tuple[str, str, str, str, str, str, str, str, str]:
+    """Where a turn's usage is added up."""
+    who = turn.principal
+    return (
+        day,
+        who.owner,
+        who.key_id,
+        who.user or "",
+        who.team or "",
+        _tags(sorted(turn.tags)).decode() if turn.tags else "[]",
+        turn.decision.route or "",
+        turn.answering,
+        backend,
+    )
 
 
 def _most_tokens(turn: Turn) -> int | None:

@@ -16,6 +16,7 @@ from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
+from gateway.config.approvals import OnFailure
 from gateway.config.models import CacheConfig, ModelConfig, RouteConfig
 from gateway.config.names import WILDCARD, Meant
 from gateway.errors import HookFailed, InvalidRequest
@@ -56,6 +57,7 @@ class Wishes:
         retried: whether the SDK says that it asks again.
         events: whether the stream is to show registry calls too.
         headers: the request's headers that some tool is handed, lower case.
+        whole: whether the request's messages are the whole conversation, hidden rounds included.
         durable: whether every step is recorded before the next begins, so that a run can go on from there.
     """
 
@@ -69,6 +71,7 @@ class Wishes:
     headers: Mapping[str, str] = field(default_factory=dict)
     events: bool = False
     durable: bool = False
+    whole: bool = False
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:
@@ -235,6 +238,7 @@ async def prepare(
         shows_tools=wishes.events and bool(offered),
         tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
         pin=to_record,
+        on_failure=on_failure(snapshot.config.on_failure, route, lasting=wishes.durable),
         private=record.private,
         changed=before.changed if before is not None else (),
         gone=before.gone if before is not None else (),
@@ -253,7 +257,7 @@ async def _restored(
     continuity: Continuity,
 ) -> tuple[Message, ...]:
     """The conversation with the rounds that its client never saw; without tools there are none."""
-    if not snapshot.tools.specs:
+    if not snapshot.tools.specs or wishes.whole:
         return request.messages
     messages = await continuity.restored(principal.owner, wishes.session, request.messages)
     if messages is not request.messages:
@@ -289,6 +293,12 @@ def _pools(snapshot: Snapshot, model: str, *, has_tools: bool) -> tuple[Pool, Po
     own = snapshot.pools[model]
     answering = named(config.answer_model) or own
     return (named(config.tool_model) or own) if has_tools else answering, answering, named(config.escalate)
+
+
+def on_failure(said: OnFailure | None, route: RouteConfig | None, *, lasting: bool) -> OnFailure:
+    """What becomes of a turn's effects when a later step fails: the route says, else the configuration, else its kind."""
+    own = route.on_failure if route is not None else None
+    return own or said or ("compensate" if lasting else "keep")
 
 
 def _max_tokens(snapshot: Snapshot, route: RouteConfig | None) -> int | None:

@@ -8,8 +8,12 @@ Knows how long each kind of record is kept, and why none goes before another tha
 | turns that can be joined | `idempotency.ttl_s`, but as long as a retry may join them |
 | journal, ended effects | as long as traces and turns: a turn that is taken up needs both; of runs that have not completed, as long as the run |
 | effects that are `unknown` | until somebody settles them |
+| approvals, what was undone | `runs.keep_days` from their end |
+| what could not be undone, the audit log | for ever |
 | hidden rounds | seven days |
 | responses | `runs.keep_days` from their end, their events for a day; conversations until somebody deletes them |
+| sessions | `context.sessions.ttl_s` from their last turn |
+| what placeholders stand for | `privacy.keep_days` from the last trace that showed them |
 | keys, and what was used | for ever: the one says who may call, the other what may still be spent |
 """
 
@@ -17,13 +21,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 import structlog
 
 from gateway.clock import Clock
 from gateway.config.models import GatewayConfig
 from gateway.errors import StoreUnavailable
+from gateway.store.session_records import Sessions
 from gateway.store.store import Store
 from gateway.tools.settling import Settling
 from gateway.turn.joining import JOIN_S
@@ -38,6 +44,14 @@ _DAY_S: Final = 86_400.0
 _log: Any = structlog.get_logger("gateway.pruner")
 
 
+class Prunable(Protocol):
+    """Records that can be forgotten."""
+
+    async def prune(self, *, before: float) -> int:
+        """Forget what ended before then; how many went. Raises `StoreUnavailable`."""
+        ...
+
+
 class Pruner:
     """Prunes at its start and every hour from then on.
 
@@ -46,13 +60,25 @@ class Pruner:
         settling: counts abandoned effects as unknown.
         config: how long things are kept.
         clock: for ages.
+        sessions: conversations that are kept, where any are.
+        also: further records that are kept as long as runs.
     """
 
-    def __init__(self, store: Store, settling: Settling, config: GatewayConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settling: Settling,
+        config: GatewayConfig,
+        clock: Clock,
+        sessions: Sessions | None = None,
+        also: Sequence[Prunable] = (),
+    ) -> None:
+        self._also = also
         self._store = store
         self._settling = settling
         self._config = config
         self._clock = clock
+        self._sessions = sessions
         self._task: asyncio.Task[None] | None = None
 
     def configure(self, config: GatewayConfig) -> None:
@@ -80,13 +106,18 @@ class Pruner:
         joinable_s = max(self._config.idempotency.ttl_s, JOIN_S, 2 * self._config.server.turn_timeout_s)
         shown_s = traces.keep_days * _DAY_S
         steps_s = max(joinable_s, shown_s)
+        kept_s = self._config.runs.keep_days * _DAY_S
         await self._settling.lapse()
         await store.traces.prune(before=now - shown_s, max_bytes=int(traces.max_mb * 1024 * 1024))
         await store.turns.prune(before=now - joinable_s)
         await store.journal.prune(before=now - steps_s)
         await store.effects.prune(before=now - steps_s)
+        for each in self._also:
+            await each.prune(before=now - kept_s)
         await store.hidden.prune(before=now - HIDDEN_S)
-        kept_s = self._config.runs.keep_days * _DAY_S
+        await store.private_values.prune(before=now)
+        if self._sessions is not None:
+            await self._sessions.prune(before=now)
         await store.responses.prune(before=now - kept_s, events_before=now - EVENTS_S)
 
     async def _run(self) -> None:

@@ -15,10 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from gateway.chat.codecs.responses import ResponsesRequest
-from gateway.chat.codecs.responses_answer import cancelled, failed, response_object, unended
+from gateway.chat.codecs.responses_answer import cancelled, response_object, unended
 from gateway.chat.codecs.responses_items import with_ids
 from gateway.chat.codecs.responses_parts import Item
 from gateway.chat.codecs.responses_stream import ResponseWriter, Shown
+from gateway.chat.codecs.responses_told import items_of
 from gateway.clock import Clock
 from gateway.errors import GatewayError, InvalidRequest, NotFound
 from gateway.ids import new_call_id
@@ -273,13 +274,14 @@ class Responding:
             StoreUnavailable: it cannot be written.
         """
         response = msgspec.json.decode(row.body)
-        output = response.get("output", [])
-        ended = cancelled(response, output) if status == "cancelled" else failed(response, output, 500, message)
         batches = await self._responses.events(row.id, after=-1, limit=1_000_000) if row.streamed else ()
+        told = [frame for batch in batches for frame in unpacked(batch, -1)]
         writer = ResponseWriter(response, Shown(), new_call_id)
-        writer.resume(output, batches[-1].last + 1 if batches else 0, begun=bool(batches))
-        number = writer.number
-        if status != "cancelled":
+        writer.resume(items_of(told) or response.get("output", []), len(told), begun=bool(told))
+        number = len(told)
+        if status == "cancelled":
+            ended = cancelled(response, writer.output)
+        else:
             ended = writer.fail(500, message, "server_error", None)
         now = self._clock.now()
         frames = writer.take()
@@ -346,6 +348,8 @@ class Responding:
 
     def left(self, making: Making, task: asyncio.Task[Any]) -> None:
         """Its client has gone: a response that nobody could come back for ends at once, another when nobody does."""
+        if making.turn is not None:
+            making.turn.gone_away = True
         if not making.kept:
             task.cancel()
             return

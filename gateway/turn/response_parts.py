@@ -80,15 +80,3 @@ def behind(message: Message, told: str) -> Message:
     rest = text[len(told) :]
     others = tuple(block for block in message.blocks if not isinstance(block, Text))
     return Message(message.role, (*others, *((Text(rest),) if rest else ())), message.name)
-
-
-def items_of(frames: Sequence[bytes]) -> list[Item]:
-    """The items that events have told of, as they are by the last of them."""
-    items: dict[int, Item] = {}
-    for frame in frames:
-        event = msgspec.json.decode(frame[frame.index(b"data: ") + 6 :])
-        if event["type"] == "response.output_item.added":
-            items[event["output_index"]] = {**event["item"], "status": "incomplete", "untold": True}
-        elif event["type"] == "response.output_item.done":
-            items[event["output_index"]] = event["item"]
-    return [items[index] for index in sorted(items)]

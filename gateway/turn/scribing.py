@@ -9,10 +9,17 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from gateway.chat.request import ChatRequest
 from gateway.config.context import PinConfig
+from gateway.observe.events import Recorder
 from gateway.scribe.conversations import Conversations
 from gateway.scribe.pins import PinPatterns
+from gateway.security.principal import Principal
 from gateway.turn.context import Turn
+from gateway.turn.prepare import Wishes
+from gateway.turn.session import SessionKeeper, Stay
+from gateway.turn.snapshot import Snapshot
+from gateway.turn.summarising import Summarising
 from gateway.turn.windowing import TurnWindow, Windowing, windowing
 
 # Versions whose patterns are kept compiled.
@@ -20,12 +27,39 @@ _VERSIONS: Final = 8
 
 
 class Scribe:
-    """Keeps conversations short."""
+    """Keeps conversations short.
 
-    def __init__(self) -> None:
-        self.conversations = Conversations()
+    Args:
+        conversations: those of this process.
+        summarising: has a model write summaries; None where they are extracted.
+        sessions: keeps conversations; None where nobody does.
+    """
+
+    def __init__(
+        self,
+        conversations: Conversations | None = None,
+        summarising: Summarising | None = None,
+        sessions: SessionKeeper | None = None,
+    ) -> None:
+        self.conversations = conversations or Conversations()
+        self._summarising = summarising
+        self._sessions = sessions
         self._patterns: LRUCache[tuple[PinConfig, ...], PinPatterns] = LRUCache(_VERSIONS)
         self._settings: LRUCache[tuple[str, str | None], Windowing] = LRUCache(_VERSIONS * 100)
+
+    async def enter(
+        self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
+    ) -> Stay | None:
+        """Begin a turn in the session it names; None where no session is kept.
+
+        Raises:
+            GatewayError: it cannot be entered.
+        """
+        config = snapshot.config.context.sessions
+        if wishes.session is None or not config.store or self._sessions is None:
+            return None
+        limit_s = snapshot.config.server.turn_timeout_s
+        return await self._sessions.enter(request, principal, wishes, config, record, limit_s)
 
     def window(self, turn: Turn) -> TurnWindow | None:
         """The window of a turn; None where its conversation is sent as it is."""
@@ -40,8 +74,18 @@ class Scribe:
             turn.principal.owner,
             turn.session,
             turn.record,
-            kept=False,
+            kept=turn.stay is not None,
         )
+
+    async def before(self, turn: Turn) -> None:
+        """What is to be done before the model is asked."""
+        if self._summarising is not None:
+            await self._summarising.before(turn)
+
+    def behind(self, turn: Turn) -> None:
+        """What is to be done once the turn has been answered."""
+        if self._summarising is not None:
+            self._summarising.behind(turn)
 
     def _settings_of(self, turn: Turn) -> Windowing:
         place = (turn.decision.version, turn.decision.route)

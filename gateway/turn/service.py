@@ -14,7 +14,7 @@ import msgspec
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.normalise import read_answer, read_choices
 from gateway.chat.request import ChatRequest
-from gateway.clock import Clock
+from gateway.clock import Clock, within
 from gateway.config.versions import Versioned
 from gateway.errors import GatewayError, HookFailed, UpstreamUnavailable
 from gateway.ids import new_call_id
@@ -24,11 +24,12 @@ from gateway.store.kept import KeptRoutes
 from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
+from gateway.turn.guarded import GuardedSink
 from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
-from gateway.turn.pinned import read_pin, refuse_changed
+from gateway.turn.pinned import Pin, read_pin, refuse_changed
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.scribing import Scribe
 from gateway.turn.snapshot import Snapshot
@@ -127,34 +128,12 @@ class Turns:
         turn: Turn | None = None
         try:
             snapshot = lease.value
-            if wishes.durable:  # a run, which was asked for a while ago
-                await snapshot.keys.still(principal, self._clock.now(), lasting=True)
-            limit_s = snapshot.config.server.turn_timeout_s
-            recorded = await self.joining.pin_of(trace_id, principal.owner) if wishes.durable else None
-            try:
-                async with asyncio.timeout(limit_s):
-                    if snapshot.hooks.on_request:
-                        changed = await snapshot.hooks.request(request, principal)
-                        if changed is not request:
-                            record.emit("hook.changed", hook="on_request")
-                            request = changed
-                    turn = await prepare(
-                        request,
-                        principal,
-                        wishes,
-                        snapshot,
-                        record,
-                        self._clock,
-                        self.continuity,
-                        self._kept,
-                        self._offering,
-                        None if recorded is None else read_pin(recorded),
-                    )
-            except TimeoutError as error:
-                raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
-            turn.window = self._scribe.window(turn)
+            turn = await self._prepared(request, principal, wishes, snapshot, record)
+            request = turn.request
             self.running[trace_id] = turn
             sink = begun(turn)
+            if sink is not None and snapshot.hooks.on_answer:
+                sink = GuardedSink(sink, snapshot.hooks, principal)
             joins = wishes.key is not None or wishes.retried
             if not joins and turn.offered:
                 joins = any(spec.writes or spec.gated for spec in turn.offered.values())
@@ -174,11 +153,59 @@ class Turns:
         else:
             summary = self._summary(request, principal, turn, started, 200)
             record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
+            if turn.window is not None and turn.window.used is not None:
+                self._scribe.behind(turn)
         finally:
+            if turn is not None and turn.stay is not None:
+                turn.stay.leave(None)
             self.running.pop(trace_id, None)
             self._versions.release(lease)
             self._tell(record)
         return result
+
+    async def _prepared(
+        self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
+    ) -> Turn:
+        """The turn, in its session where it has one that is kept."""
+        if wishes.durable:  # a run, which was asked for a while ago
+            await snapshot.keys.still(principal, self._clock.now(), lasting=True)
+        recorded = await self.joining.pin_of(record.trace_id, principal.owner) if wishes.durable else None
+        pin = None if recorded is None else read_pin(recorded)
+        stay = await self._scribe.enter(request, principal, wishes, snapshot, record) if wishes.session else None
+        limit_s = snapshot.config.server.turn_timeout_s
+        try:
+            if stay is not None:
+                request, wishes = stay.request, stay.wishes
+            turn = await within(limit_s, self._begun(request, principal, wishes, snapshot, record, pin))
+        except BaseException as error:
+            if stay is not None:
+                stay.leave(record)
+            if isinstance(error, TimeoutError):
+                raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
+            raise
+        if stay is not None:
+            turn.stay, turn.cache = stay, None
+        turn.window = self._scribe.window(turn)
+        return turn
+
+    async def _begun(
+        self,
+        request: ChatRequest,
+        principal: Principal,
+        wishes: Wishes,
+        snapshot: Snapshot,
+        record: Recorder,
+        pin: Pin | None,
+    ) -> Turn:
+        """The turn, as hooks let it begin."""
+        if snapshot.hooks.on_request:
+            changed = await snapshot.hooks.request(request, principal)
+            if changed is not request:
+                record.emit("hook.changed", hook="on_request")
+                request = changed
+        return await prepare(
+            request, principal, wishes, snapshot, record, self._clock, self.continuity, self._kept, self._offering, pin
+        )
 
     async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """The turn's answer: one that was kept for equal questions, or the loop's."""
@@ -186,9 +213,13 @@ class Turns:
         permit = await self._permits.enter(turn)
         ok = False
         try:
+            if turn.window is not None and turn.window.sums_up:
+                await self._scribe.before(turn)
             result = await runner.run(turn, sink)
             ok = True
         finally:
+            if turn.stay is not None:
+                turn.stay.leave(turn.record)
             self._permits.leave(permit, ok=ok)
         return result
 
@@ -263,7 +294,7 @@ class Turns:
             address=origin.address,
             model=request.model,
             stream=request.stream,
-            messages=[encode_message(message) for message in request.messages],
+            messages=[msgspec.Raw(encode_message(message)) for message in request.messages],
             tools=[tool.name for tool in request.tools],
             fields=request.fields,
         )

@@ -185,8 +185,35 @@ class StreamedRound:
                     self._assemblies[0].add(delta, None)
                 visible.append(chunk)
                 continue
-            visible.extend(self._careful(chunk, choices))
+            if len(choices) == 1 and self._opens_or_ends(choice, chunk):
+                visible.append(chunk)
+                continue
+            for one in chunk.singles:
+                visible.extend(self._careful(one, one.choices))
         return visible
+
+    def _opens_or_ends(self, choice: ChunkChoice, chunk: Chunk) -> bool:
+        """Take in the first or the last chunk of an answer, if it is as ordinary as most and passes as it came."""
+        state, delta, reason = self._state, choice.delta, choice.finish_reason
+        if (
+            self._guarded
+            or delta is None
+            or choice.index
+            or chunk.fields.usage is not None
+            or delta.tool_calls is not None
+            or delta.function_call is not None
+            or (0 in state.roles) is not (delta.role is None)
+            or delta.role not in (None, "assistant")
+        ):
+            return False
+        assembly = self._assemblies[0]
+        if reason is not None and (reason not in ("stop", "length") or 0 in state.finished or assembly.tracker.calls()):
+            return False
+        state.roles.add(0)
+        if reason is not None:
+            state.finished.add(0)
+        assembly.add(delta, reason)
+        return True
 
     def _careful(self, chunk: Chunk, choices: list[ChunkChoice]) -> list[Chunk]:
         """Look at each choice; the chunk passes unchanged only if nothing in it has to be hidden or mended."""

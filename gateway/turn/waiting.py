@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
+from msgspec import field
 
 from gateway.approvals.gates import call_id_of
 from gateway.approvals.words import pending_result, settled_result
@@ -19,8 +21,7 @@ PREFIX: Final = "apr_"
 _ID: Final = re.compile(r"apr_[0-9a-f]{24}(?![0-9a-f])")
 
 
-@dataclass(slots=True)
-class TurnApprovals:
+class TurnApprovals(msgspec.Struct, eq=False):
     """A turn's approvals.
 
     Attributes:

@@ -18,12 +18,12 @@ from gateway.chat.usage import Usage
 from gateway.config.context import ContextConfig, RouteContextConfig
 from gateway.config.models import BackendConfig
 from gateway.errors import ContextTooLong
-from gateway.observe.events import Recorder
+from gateway.observe.events import EventType, Recorder
 from gateway.scribe.conversation import Conversation, prints_of
 from gateway.scribe.conversations import Conversations, Key
 from gateway.scribe.notes import AROUND_TOKENS, pins_tokens
 from gateway.scribe.pins import PinPatterns
-from gateway.scribe.strategies import chosen
+from gateway.scribe.strategies import chosen, parts
 from gateway.scribe.tokens import at_most, conversation_tokens, tools_tokens
 from gateway.scribe.window import DOWN_TO, Room
 
@@ -32,10 +32,22 @@ _SAFETY: Final = 0.95
 # Of a context that is small, no answer keeps more than this share free.
 _MOST_RESERVED: Final = 0.5
 # What the notes may take of the room beside pins, and at most.
-_SUMMARY_SHARE: Final = 0.12
-_SUMMARY_TOKENS: Final = 800
+_SUMMARY_SHARE: Final = 0.2
+_SUMMARY_TOKENS: Final = 1_500
+# The same where a summary is all that is sent of earlier turns.
+_WHOLE_SUMMARY: Final = (0.3, 2_000)
 _PIN_TOKENS: Final = 14
 _PINS_SHARE: Final = 0.12
+
+
+class _Nobody:
+    """A record that nobody reads."""
+
+    def emit(self, kind: EventType, **data: object) -> None:
+        """Forget it."""
+
+
+_NOBODY: Final = _Nobody()
 
 
 class Windowing(msgspec.Struct, frozen=True):
@@ -107,12 +119,12 @@ class TurnWindow:
         self._settings = settings
         self._owner = owner
         self._session = session
-        self._record = record
+        self._record: Recorder | _Nobody = record
         self._kept = kept
         self.memories = memories
         self._estimates: dict[str, int] = {}
         # The conversation that was cut last, and what it was: for whoever sums it up.
-        self.used: tuple[Key, tuple[Message, ...], int] | None = None
+        self.used: tuple[Key, tuple[Message, ...]] | None = None
 
     def fit(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
         """See `Fit`.
@@ -141,7 +153,7 @@ class TurnWindow:
         if tighter:
             whole = self._estimates.get(name) or conversation_tokens(call.messages)
             usable = int(min(whole, usable or whole) * DOWN_TO)
-        head, body = _parts(call.messages)
+        head, body = parts(call.messages)
         if selects:
             body = tuple(chosen(strategy, body))
         system = conversation_tokens(head)
@@ -150,6 +162,20 @@ class TurnWindow:
         if usable is None and selects:
             return self._selected(call, (*head, *body), strategy)
         return self._cut(call, name, head, body, usable, system, tools, tighter=tighter, counts=counts)
+
+    def look(self, call: ModelCall, name: str, config: BackendConfig) -> None:
+        """Cut as for a call to this backend, which is not made yet; what does not fit will be told by the call."""
+        record, self._record = self._record, _NOBODY
+        try:
+            with contextlib.suppress(ContextTooLong):
+                self.fit(call, name, config, tighter=False)
+        finally:
+            self._record = record
+
+    @property
+    def sums_up(self) -> bool:
+        """Whether what is cut off is summed up before the model is asked."""
+        return self._settings.strategy == "summary"
 
     def answered(self, backend: str, usage: Usage) -> None:
         """What a backend counted: the next estimate is better."""
@@ -175,7 +201,8 @@ class TurnWindow:
         place = f"{name}\0{settings.strategy}"
         key, conversation = self._known.of(self._owner, self._session, place, prints, self._patterns)
         left = None if usable is None else usable - system
-        summary = _SUMMARY_TOKENS if left is None else max(0, min(_SUMMARY_TOKENS, int(left * _SUMMARY_SHARE)))
+        share, most = _WHOLE_SUMMARY if self.sums_up else (_SUMMARY_SHARE, _SUMMARY_TOKENS)
+        summary = most if left is None else max(0, min(most, int(left * share)))
         reserve = 0 if left is None else summary + min(settings.keep_pins * _PIN_TOKENS, int(left * _PINS_SHARE))
         room = Room(
             tokens=None if left is None else left - reserve,
@@ -206,7 +233,7 @@ class TurnWindow:
         sent = (*head, *fitted.messages)
         tokens = conversation_tokens(sent)
         self._estimates[name] = tokens + tools
-        self.used = (key, body, left or 0)
+        self.used = (key, body)
         dropped, shortened = window.left_out()
         self._record.emit(
             "context.windowed",
@@ -271,14 +298,6 @@ class TurnWindow:
             f"and what cannot be left out is {words}.",
             param=param,
         )
-
-
-def _parts(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """The system messages in front, and the conversation."""
-    for index, message in enumerate(messages):
-        if message.role not in ("system", "developer"):
-            return messages[:index], messages[index:]
-    return messages, ()
 
 
 def _asked_for(fields: Mapping[str, msgspec.Raw]) -> int | None:

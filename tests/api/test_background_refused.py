@@ -25,43 +25,45 @@ async def on_request(request, principal):
 """
 
 
-@pytest.mark.parametrize(
-    ("model", "more", "status", "code", "param"),
-    [
-        ("nosuch", {}, 404, "model_not_found", None),
-        ("n", {}, 404, "model_not_found", None),
-        ("auto", {}, 404, "model_not_found", None),
-        ("m", {"tool_choice": NAMED}, 400, None, "tool_choice"),
-        ("m", {"tool_choice": "required"}, 400, None, "tool_choice"),
-    ],
-)
+CASES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
+    ("nosuch", {}, 404, "model_not_found", None),
+    ("n", {}, 404, "model_not_found", None),
+    ("auto", {}, 404, "model_not_found", None),
+    ("m", {"tool_choice": "named"}, 400, None, "tool_choice"),
+    ("m", {"tool_choice": "required"}, 400, None, "tool_choice"),
+]
+
+
+def asked(api: str, model: str, more: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Where a request goes, what it is, and what it is in the background."""
+    if api == "chat":
+        if more.get("tool_choice") == "named":
+            more = {"tool_choice": CHAT_NAMED}
+        body = {"model": model, "messages": [{"role": "user", "content": "hi"}], **more}
+        return "/v1/chat/completions", body, {**body, "metadata": {"background": "true"}}
+    if more.get("tool_choice") == "named":
+        more = {"tool_choice": NAMED}
+    body = {"model": model, "input": "hi", **more}
+    return "/v1/responses", body, {**body, "background": True}
+
+
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_refused_in_the_background_as_in_the_foreground(
-    api: str, model: str, more: dict[str, Any], status: int, code: str | None, param: str | None, tmp_path: Path
-) -> None:
+async def test_refused_in_the_background_as_in_the_foreground(api: str, tmp_path: Path) -> None:
+    key = {"authorization": "Bearer sk-few-models"}
     async with ScriptedUpstream() as upstream:
         config = native_config(upstream.base_url, keys=KEYS)
         config["models"]["n"] = config["models"]["m"]
         async with serving(tmp_path, config) as on:
-            key = {"authorization": "Bearer sk-few-models"}
-            if api == "chat":
-                path = "/v1/chat/completions"
-                if more.get("tool_choice") is NAMED:
-                    more = {"tool_choice": CHAT_NAMED}
-                body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "hi"}], **more}
-                behind = {**body, "metadata": {"background": "true"}}
-            else:
-                path = "/v1/responses"
-                body = {"model": model, "input": "hi", **more}
-                behind = {**body, "background": True}
-            front = await on.post(path, body, **key)
-            back = await on.post(path, behind, **key)
-            assert (back[0], back[2]["error"]["code"], back[2]["error"]["param"]) == (status, code, param)
-            assert back[2] == front[2]
+            for model, more, status, code, param in CASES:
+                path, body, behind = asked(api, model, more)
+                front = await on.post(path, body, **key)
+                back = await on.post(path, behind, **key)
+                assert (back[0], back[2]["error"]["code"], back[2]["error"]["param"]) == (status, code, param)
+                assert back[2] == front[2]
+                if api == "responses":
+                    trace = back[1]["x-gateway-trace"]
+                    assert (await on.get(f"/v1/responses/resp_{trace}", **key))[0] == 404
             assert (await on.get("/v1/runs", **key))[2]["data"] == []
-            if api == "responses":
-                trace = back[1]["x-gateway-trace"]
-                assert (await on.get(f"/v1/responses/resp_{trace}", **key))[0] == 404
         assert upstream.requests == []
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from gateway.api.responses import Responses
+from gateway.chat.codecs.responses_told import items_of
 from gateway.errors import StoreUnavailable
 from tests.api.response_events import assert_proper, events_in, respond, resumed, stream_of
+from tests.replies import Pause
 from tests.serving import Served, native_config, serving
 from tests.upstream import DONE, ScriptedUpstream, Stall, answer, call, chunk, d, error, f, stream, words
 
@@ -267,3 +269,34 @@ async def test_traces_name_the_response(tmp_path: Path) -> None:
         trace = await on.trace(got["id"])
     assert trace["response_id"] == got["id"]
     assert trace["events"][0]["data"]["endpoint"] == "/v1/responses"
+
+
+@pytest.mark.parametrize("summary", [False, True], ids=["raw", "summary"])
+async def test_events_up_to_any_moment_say_what_the_items_were_then(tmp_path: Path, summary: bool) -> None:
+    """Who ends a response without its maker, or goes on with it, has nothing but the events."""
+    calls = [
+        d({"tool_calls": [{"index": 0, **call("c1", "mine", '{"a":')}]}),
+        d({"tool_calls": [{"index": 0, "function": {"arguments": " 1}"}}]}),
+    ]
+    thought = [d({"role": "assistant", "reasoning_content": "hm, "}), d({"reasoning_content": "well"})]
+    said = [*thought, *words("so it is")[1:], *calls, f("tool_calls"), DONE]
+    reply = stream(*(step for each in said for step in (each, Pause(0.02))))
+    mine = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+    body: dict[str, Any] = {"input": "hi", "tools": [mine]} | ({"reasoning": {"summary": "auto"}} if summary else {})
+    async with ScriptedUpstream(reply) as up, serving(tmp_path, native_config(up.base_url)) as on:
+        events = await stream_of(on, body)
+    frames = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
+    whole = events[-1]["response"]["output"]
+    assert items_of(frames) == whole
+    for count in range(len(frames)):
+        for item, last in zip(items_of(frames[:count]), whole, strict=False):
+            if not item.pop("untold", False):
+                assert item == last
+                continue
+            assert item["status"] == "incomplete"
+            assert last.get("arguments", "").startswith(item.get("arguments", ""))
+            parts = [*item.get("summary", ()), *item.get("content", ())]
+            there = [*last.get("summary", ()), *last.get("content", ())]
+            for part, then in zip(parts, there, strict=False):
+                assert then["text"].startswith(part["text"])
+                assert set(part) <= set(then)

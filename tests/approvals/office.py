@@ -151,6 +151,24 @@ class Office:
         await until(there)
         return found
 
+    async def listed(self) -> dict[str, Any]:
+        """Everybody's approvals."""
+        found: dict[str, Any] = (await self.served.get("/v1/approvals", **as_key("ops")))[2]
+        return found
+
+    async def pending(self) -> dict[str, Any]:
+        """The one approval that waits, once it does."""
+        found: list[dict[str, Any]] = []
+
+        async def there() -> bool:
+            body = (await self.served.get("/v1/approvals?status=pending", **as_key("ops")))[2]
+            found[:] = body["data"]
+            return bool(found)
+
+        await until(there)
+        [one] = found
+        return one
+
     def done(self) -> list[tuple[str, str]]:
         """What has really happened."""
         return done_in(self.served.folder)

@@ -64,7 +64,7 @@ async def read_stream(backend: Backend, call: ModelCall, timeout_s: float = 10.0
     async with asyncio.timeout(timeout_s), aclosing(backend.stream(call)) as batches:
         async for batch in batches:
             assert batch, "a batch is never empty"
-            out.chunks += batch
+            out.chunks += [one for chunk in batch for one in chunk.singles]
     for choice in (choice for chunk in out.chunks for choice in chunk.choices if not choice.index):
         delta = choice.delta
         if delta is not None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, decode_chunk
 from gateway.chat.relay import DONE, KEEP_ALIVE, StreamWriter
+from gateway.chat.scanner import RunScanner
 from gateway.chat.sse import SseParser
 from gateway.chat.usage import Usage
 from tests.chat.strategies import texts
@@ -136,3 +137,24 @@ def test_any_mix_of_chunks_is_one_answer_to_the_client(batches: list[list[Chunk]
     assert named(bodies) == [HEAD] * sum(map(len, batches))
     said = [json.loads(chunk.data)["choices"] for batch in batches for chunk in batch]
     assert [body["choices"] for body in bodies] == said
+
+
+@given(st.lists(texts, min_size=2, max_size=8), st.booleans())
+def test_run_is_written_as_its_chunks_would_be(said: list[str], spaced: bool) -> None:
+    chunks = [came({"content": text}, spaced=spaced) for text in said]
+    runs = RunScanner()
+    runs.learn(chunks[0])
+    found = runs.scan([chunk.data for chunk in chunks], 0)
+    assert found is not None
+    assert writer().frames([found[0]]) == writer().frames(chunks)
+
+
+def test_run_whose_values_cannot_be_replaced_is_written_chunk_by_chunk() -> None:
+    chunks = [came({"content": text}, nested={"id": "chatcmpl-up"}) for text in "ab"]
+    runs = RunScanner()
+    runs.learn(chunks[0])
+    found = runs.scan([chunk.data for chunk in chunks], 0)
+    assert found is not None
+    bodies = sent(found[0])
+    assert named(bodies) == [HEAD, HEAD]
+    assert [body["nested"] for body in bodies] == [{"id": "chatcmpl-up"}] * 2

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.chat.scanner import TextScanner
+from gateway.chat.chunk import Delta, decode_chunk
+from gateway.chat.scanner import RunScanner, TextScanner
 
 
 def came(text: Any, *, end: str | None = None, index: int = 0) -> bytes:
@@ -56,3 +57,59 @@ def test_form_with_the_name_twice_is_not_learned() -> None:
     found = TextScanner()
     found.learn(came("x").replace(b'"x": 1', b'"content":"y"'), made("x"))
     assert found.scan(came("x")) is None
+
+
+def streamed(text: str, **beside: Any) -> bytes:
+    """A chunk as servers write it, that says this."""
+    choice = {"index": 0, "delta": {"content": text, **beside}, "finish_reason": None}
+    return json.dumps({"id": "a", "created": 5, "model": "m", "choices": [choice]}, ensure_ascii=False).encode()
+
+
+def runs() -> RunScanner:
+    found = RunScanner()
+    found.learn(decode_chunk(streamed("first")))
+    assert found.settled
+    return found
+
+
+@given(st.lists(st.text(), min_size=2, max_size=20))
+def test_run_of_texts_is_read_as_one_and_keeps_every_byte(said: list[str]) -> None:
+    payloads = [b"{}", *map(streamed, said), came("x")]
+    found = runs().scan(payloads, 1)
+    assert found is not None
+    chunk, end = found
+    assert end == len(said) + 1
+    assert chunk.choices[0].delta == Delta(content="".join(said))
+    assert chunk.payloads == payloads[1:end]
+    assert [one.data for one in chunk.singles] == payloads[1:end]
+    assert (chunk.fields.id, chunk.fields.model, chunk.fields.created) == ("a", "m", 5)
+
+
+NO_RUNS = {
+    "one alone": [streamed("a")],
+    "one of another form first": [streamed("a", role="assistant"), streamed("b")],
+    "one of another form between": [streamed("a"), streamed("b", refusal="no"), streamed("c")],
+    "a line break in one": [streamed("a"), streamed("b").replace(b'"b"', b'"b"\n')],
+    "no string in one": [streamed("a"), streamed("b").replace(b'"b"', b"null")],
+    "two strings in one": [streamed("a"), streamed("b").replace(b'"b"', b'"b","c"')],
+    "half a character": [streamed("a"), streamed("b").replace(b'"b"', b'"\\ud83d"')],
+    "shorter than the form": [streamed("a"), streamed("")[:30] + streamed("")[-20:], streamed("c")],
+}
+
+
+@pytest.mark.parametrize("other", NO_RUNS)
+def test_what_is_no_run_is_left_to_the_decoder(other: str) -> None:
+    assert runs().scan(NO_RUNS[other], 0) is None
+
+
+def test_empty_text_ends_a_run_where_it_has_to_be_left_out() -> None:
+    payloads = [streamed("a"), streamed(""), streamed("b")]
+    assert runs().scan(payloads, 0) is not None
+    assert runs().scan(payloads, 0, blank=False) is None
+
+
+@pytest.mark.parametrize("beside", [{"role": "assistant"}, {"tool_calls": []}, {"reasoning": "x"}])
+def test_form_is_not_learned_from_what_says_more_than_text(beside: dict[str, Any]) -> None:
+    found = RunScanner()
+    found.learn(decode_chunk(streamed("x", **beside)))
+    assert not found.settled

@@ -66,13 +66,13 @@ def test_a_good_set_of_files_is_one_bundle() -> None:
 
 
 def test_every_problem_of_every_file_is_told_at_once() -> None:
-    write("gateway.yaml", GATEWAY + "privacy: {}\nserver: {prot: 1, port: x}\n")
+    write("gateway.yaml", GATEWAY + "runs: {join_timeout_s: 1}\nserver: {prot: 1, port: x}\n")
     write("routes/a.yaml", "route: a\nmodel: fast\nkeyword: [x]\n")
     write("routes/b.yaml", "route: b\nmodel: nope\nkeywords: [x]\n")
     write("routes/c.yaml", "route: c\n  model: [\n")
     found = refused()
     assert found[:3] == [
-        "gateway.yaml:9: `privacy` is not supported by this version",
+        "gateway.yaml:9: `runs.join_timeout_s` is not supported by this version",
         "gateway.yaml:10: `server.port` must be a whole number, not 'x'",
         "gateway.yaml:10: unknown key `server.prot`; did you mean `port`?",
     ]
@@ -210,8 +210,8 @@ def test_an_alias_stands_for_a_model_and_is_none(line: str, problem: str) -> Non
             "`backends.small`: `api_key` and `api_keys` exclude each other",
         ),
         (
-            "{provider: openai, model: m, capabilities: {alternation: true}}",
-            "`backends.small.capabilities.alternation` is not supported by this version",
+            "{provider: openai, model: m, capabilities: {streaming: true}}",
+            "`backends.small.capabilities.streaming` is not supported by this version",
         ),
         (
             "{provider: openai, model: m, dialct: openai}",
@@ -335,12 +335,6 @@ def test_two_keys_of_one_value_are_refused() -> None:
         GATEWAY + "keys:\n  admin_key: x\n  static:\n    a: {key: x}\n    b: {key: y}\n    c: {key: y}\n",
     )
     assert [line.partition(": the keys ")[0] for line in refused()] == ["gateway.yaml:12", "gateway.yaml:14"]
-
-
-@pytest.mark.parametrize("key", ["context", "on_failure"])
-def test_a_routes_unserved_key_is_refused(key: str) -> None:
-    write("routes/orders.yaml", ROUTE + f"{key}: {{}}\n")
-    assert refused() == [f"routes/orders.yaml:4: `{key}` is not supported by this version"]
 
 
 def test_a_route_that_nothing_leads_to_is_refused() -> None:

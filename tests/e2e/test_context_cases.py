@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from pathlib import Path
@@ -204,3 +205,99 @@ async def test_strict_templates_take_what_the_gateway_adds_B061(
             assert "verbatim" in sent[-1]["content"]
             assert "SO-2024-0318" not in first
         assert "- order: SO-2024-0318" in up.requests[-1].messages[-1]["content"]
+
+
+def summing(
+    folder: Path, model: ScriptedUpstream, writer: ScriptedUpstream, context: int, **more: Any
+) -> dict[str, Any]:
+    config = native_config(
+        model.base_url, backend={"context_tokens": context, "price": {"input_per_mtok": 1, "output_per_mtok": 1}}
+    )
+    config["backends"]["w1"] = {**config["backends"]["b1"], "base_url": writer.base_url, "context_tokens": None}
+    config["models"]["writer"] = {"backends": ["w1"], "retries": 0}
+    config["context"] = {"summary": {"model": "writer"}, **more}
+    return config
+
+
+def long_talk(turns: int = 14) -> list[dict[str, Any]]:
+    talk = [user("We still need the invoice of March."), said("Noted.")]
+    for turn in range(turns):
+        talk += [user(f"question {turn}"), said("word " * 120)]
+    return [*talk, user("go on")]
+
+
+async def test_a_model_sums_up_before_the_answer_where_that_is_the_strategy_B059(tmp_path: Path) -> None:
+    async with (
+        ScriptedUpstream(then=lambda r: strict_history(r) or answer("ok")) as up,
+        ScriptedUpstream(
+            then=answer("SUMMARY", usage={"prompt_tokens": 900, "completion_tokens": 5, "total_tokens": 905})
+        ) as writer,
+        serving(tmp_path, summing(tmp_path, up, writer, 3000, strategy="summary")) as on,
+    ):
+        talk = long_talk()
+        status, headers, got = await on.post(PATH, asking(*talk))
+        assert status == 200, got
+        assert len(writer.requests) == 1
+        last = up.requests[-1].messages[-1]["content"]
+        assert "SUMMARY" in last
+        assert "- Open: We still need the invoice of March." in last
+        events = (await on.trace(headers["x-gateway-trace"]))["events"]
+        (told,) = [each["data"] for each in events if each["type"] == "context.summarised"]
+        assert told["error"] is None
+        # The next turns use it; nothing is summed up twice, and it was paid once.
+        for _ in range(2):
+            talk += [said("fine"), user("next")]
+            assert (await on.post(PATH, asking(*talk)))[0] == 200
+            assert "SUMMARY" in up.requests[-1].messages[-1]["content"]
+        assert len(writer.requests) == 1
+        await on.gateway.turns._permits._writer.flush()
+        _, _, usage = await on.get("/v1/usage?by=key")
+        assert usage["data"][0]["prompt_tokens"] >= 900
+        assert usage["data"][0]["turns"] == 3
+
+
+async def test_a_model_sums_up_behind_the_answer_for_the_next_turn(tmp_path: Path) -> None:
+    async with (
+        ScriptedUpstream(then=lambda r: strict_history(r) or answer("ok")) as up,
+        ScriptedUpstream(then=answer("SUMMARY")) as writer,
+        serving(tmp_path, summing(tmp_path, up, writer, 3000)) as on,
+    ):
+        talk = long_talk(30)
+        assert (await on.post(PATH, asking(*talk)))[0] == 200
+        assert "SUMMARY" not in up.requests[-1].messages[-1]["content"]
+        async with asyncio.timeout(20):
+            while not writer.requests or on.gateway.turns._scribe._summarising._running:  # type: ignore[union-attr]
+                await asyncio.sleep(0.01)
+        talk += [said("fine"), user("next")]
+        assert (await on.post(PATH, asking(*talk)))[0] == 200
+        assert "SUMMARY" in up.requests[-1].messages[-1]["content"]
+        assert len(writer.requests) == 1
+
+
+async def test_a_summary_that_is_no_shorter_is_rejected_and_not_asked_for_again_B055(tmp_path: Path) -> None:
+    limits: list[Reply] = [TOO_LONG, TOO_LONG, TOO_LONG]
+    async with (
+        ScriptedUpstream(*limits, then=answer("ok")) as up,
+        ScriptedUpstream(then=answer("word " * 6000)) as writer,
+        serving(tmp_path, summing(tmp_path, up, writer, 3000, strategy="summary")) as on,
+    ):
+        talk = long_talk()
+        status, _, got = await on.post(PATH, asking(*talk))
+        assert (status, got["error"]["code"]) == (400, "context_length_exceeded")
+        assert (len(up.requests), len(writer.requests)) == (2, 1)
+        talk += [said("fine"), user("next")]
+        await on.post(PATH, asking(*talk))
+        assert len(writer.requests) == 1
+        assert "- Open: We still need the invoice of March." in up.requests[-1].messages[-1]["content"]
+
+
+@pytest.mark.parametrize("reply", [error(500, "down"), answer("")], ids=["down", "empty"])
+async def test_without_a_model_that_answers_the_summary_is_extracted(tmp_path: Path, reply: Reply) -> None:
+    async with (
+        ScriptedUpstream(then=answer("ok")) as up,
+        ScriptedUpstream(then=reply) as writer,
+        serving(tmp_path, summing(tmp_path, up, writer, 3000, strategy="summary")) as on,
+    ):
+        assert (await on.post(PATH, asking(*long_talk())))[0] == 200
+        assert "- Open: We still need the invoice of March." in up.requests[-1].messages[-1]["content"]
+        assert "- User: question 3" in up.requests[-1].messages[-1]["content"]

@@ -20,7 +20,7 @@ from gateway.errors import GatewayError
 from gateway.runs.engine import Engine, Pace
 from gateway.runs.memory_queue import MemoryQueue
 from gateway.runs.queue import Queue
-from gateway.runs.run import Attempt, Done, NewRun
+from gateway.runs.run import Attempt, Done, Handler, NewRun
 from gateway.runs.stages import Stages
 from gateway.runs.valkey_queue import ValkeyQueue
 from gateway.store.run_records import RunRow
@@ -100,6 +100,7 @@ class House:
         url: str | None = None,
         kinds: tuple[str, ...] = ("chat",),
         start: bool = True,
+        handler: Handler | None = None,
     ) -> Engine:
         """One more process."""
 
@@ -115,7 +116,7 @@ class House:
         engine = Engine(
             self.store.runs,
             self.queue(url),
-            {kind: Scripted(execute) for kind in kinds}.get,
+            {kind: handler or Scripted(execute) for kind in kinds}.get,
             executes=executes,
             holder=f"process {len(self.engines)}",
             alive=lambda holder: holder not in self.dead,

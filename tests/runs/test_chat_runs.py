@@ -20,6 +20,7 @@ from aiohttp import web
 from gateway.config.runs import ScheduleConfig
 from gateway.runs.engine import Pace
 from gateway.runs.schedules import last_time
+from gateway.runs.worker import DELIVERIES
 from tests.replies import answer, call, error
 from tests.runs.stage import fresh_database
 from tests.serving import Served, native_config, serving
@@ -355,13 +356,17 @@ async def test_a_run_takes_no_step_with_tools_that_are_not_those_it_began_with(
 
 
 @asynccontextmanager
-async def receiver(*statuses: int) -> AsyncIterator[tuple[str, list[tuple[Mapping[str, str], bytes]]]]:
-    """Somebody who listens; answers these statuses in turn, and 200 from then on."""
+async def receiver(
+    *statuses: int, held: asyncio.Event | None = None
+) -> AsyncIterator[tuple[str, list[tuple[Mapping[str, str], bytes]]]]:
+    """Somebody who listens; answers these statuses in turn, and 200 from then on; not before what is `held` is let go."""
     heard: list[tuple[Mapping[str, str], bytes]] = []
     left = list(statuses)
 
     async def hear(request: web.Request) -> web.Response:
         heard.append(({name.lower(): value for name, value in request.headers.items()}, await request.read()))
+        if held is not None:
+            await held.wait()
         return web.Response(status=left.pop(0) if left else 200)
 
     app = web.Application()
@@ -420,6 +425,24 @@ async def test_a_webhook_that_never_listens_is_given_up_and_listed(
             assert len(heard) == 3
             assert "answered 500" in dead[0]["error"]["message"]
             assert SECRET not in json.dumps(dead)
+
+
+async def test_a_webhook_that_does_not_answer_stops_no_run(tmp_path: Path, upstream: ScriptedUpstream) -> None:
+    """Deliveries wait beside the runs, however many they are, and those to others go on."""
+    held = asyncio.Event()
+    upstream.enqueue(*(answer("done") for _ in range(30)))
+    async with receiver(held=held) as (hanging, heard), receiver() as (well, told):
+        hooks = {"hangs": {"url": hanging, "secret": SECRET}, "well": {"url": well, "secret": SECRET}}
+        async with served(tmp_path, upstream, webhooks=hooks, runs={"concurrency": 2}) as gateway:
+            runs = [(await gateway.post("/v1/chat/completions", asking()))[2]["id"] for _ in range(25)]
+            for run in runs:
+                await until(gateway, run, "completed")
+            async with asyncio.timeout(30):
+                while len(told) < 25 or len(heard) < DELIVERIES:
+                    await asyncio.sleep(0.05)
+            await until(gateway, (await gateway.post("/v1/chat/completions", asking()))[2]["id"], "completed")
+            assert len(heard) == DELIVERIES
+            held.set()
 
 
 # --- Schedules -----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from gateway.errors import (
 )
 from gateway.runs.run import Attempt, Done
 from gateway.store.run_records import Priority, RunRow
-from tests.runs.stage import BRIEF, PACE, done, house
+from tests.runs.stage import BRIEF, PACE, Scripted, done, house
 from tests.valkey import wire
 
 BOTH = pytest.mark.parametrize("shared", [False, True], ids=["embedded", "valkey"])
@@ -149,6 +149,35 @@ async def test_a_full_queue_takes_no_more(shared: bool, tmp_path: Path) -> None:
             await engine.runs.submit(at.new())
         assert caught.value.retry_after_s
         assert len(await engine.runs.newest(None, limit=100, after=None)) == 3
+
+
+@BOTH
+async def test_what_waits_for_its_time_or_its_key_fills_the_queue_too(shared: bool, tmp_path: Path) -> None:
+    gate = Gate()
+    async with house(tmp_path, shared=shared, queue_max=3, per_key=1) as at:
+        engine = at.engine(gate)
+
+        async def full() -> list[RunRow]:
+            """Ask until no more are taken: what waits aside is counted once a second."""
+            rows = []
+            async with asyncio.timeout(30):
+                with contextlib.suppress(QueueFull):
+                    while True:
+                        rows.append(await engine.runs.submit(at.new(not_before=time.time() + 1000)))
+                        await asyncio.sleep(0.6)
+            return rows
+
+        first, second = [await engine.runs.submit(at.new(key="one")) for _ in range(2)]
+        await gate.busy()
+        async with asyncio.timeout(30):
+            while {(await at.row(each.id)).waits_for for each in (first, second)} != {"queue", "key"}:
+                await asyncio.sleep(0.02)
+        later = await full()
+        assert 2 <= len(later) <= 5
+        for row in later:
+            await engine.runs.cancel(row.id, None)
+        await asyncio.sleep(1.2)
+        assert await full()
 
 
 @BOTH
@@ -477,6 +506,25 @@ async def test_a_running_run_is_cancelled_wherever_it_runs_and_only_told_so_once
         at.writing.clear()
         assert (await at.over(row.id)).status == "cancelled"
         assert (await asked.runs.cancel(row.id, "app")).status == "cancelled"
+
+
+async def test_what_was_whole_before_it_was_stopped_has_completed(tmp_path: Path) -> None:
+    """A response is kept before its run ends: between both, cancelling comes too late."""
+
+    class Kept(Scripted):
+        async def came_of(self, run: RunRow) -> Done | None:
+            return Done(b'{"whole": true}') if run.body == b"whole" else None
+
+    gate = Gate()
+    async with house(tmp_path, shared=False) as at:
+        engine = at.engine(gate, handler=Kept(gate))
+        for body, status in ((b"whole", "completed"), (b"half", "cancelled")):
+            row = await engine.runs.submit(at.new(body=body))
+            await gate.busy()
+            await engine.runs.cancel(row.id, None)
+            over = await at.over(row.id)
+            assert (over.status, over.answer) == (status, b'{"whole": true}' if status == "completed" else None)
+            gate.begun.clear()
 
 
 @BOTH

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
+from gateway.tools.providers.python import PythonProvider
 from tests.runs.stage import fresh_database
 from tests.runs.test_chat_runs import KEYS, PACE, appears, bearer, until
 from tests.serving import Served, native_config, serving
@@ -110,7 +111,7 @@ async def test_a_plugins_run_is_asked_for_and_executed_step_by_step(tmp_path: Pa
         "same": True,
     }
     assert found["progress"] == {"done": 1}
-    assert found["stages"] == ["start", "charge", "post", "last"]
+    assert found["stages"] is None, "there is nothing to begin again"
     assert notes(tmp_path) == ["charge250", "post"]
 
 
@@ -160,9 +161,8 @@ async def test_a_plugins_run_that_fails_says_why_and_is_tried_again_where_that_m
     assert notes(tmp_path) == ["try"] * tries
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
+async def test_what_no_plugin_executes_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
+    bodies: list[tuple[Any, str | None]] = [
         ({"type": "shop/bil"}, "type"),
         ({"type": "chat", "input": {}}, "type"),
         ({"type": "shop/bill"}, "input"),
@@ -173,14 +173,11 @@ async def test_a_plugins_run_that_fails_says_why_and_is_tried_again_where_that_m
         ({"type": "shop/bill", "input": {"cents": 1}, "queue": 1}, None),
         ({}, None),
         ("run it", None),
-    ],
-)
-async def test_what_no_plugin_executes_is_refused_when_it_is_asked_for(
-    body: Any, param: str | None, tmp_path: Path
-) -> None:
+    ]
     async with served(tmp_path) as on:
-        status, _, said = await on.post("/v1/runs", body)
-        assert (status, said["error"]["param"]) == (400, param), said
+        for body, param in bodies:
+            status, _, said = await on.post("/v1/runs", body)
+            assert (status, said["error"]["param"]) == (400, param), said
         assert (await on.get("/v1/runs"))[2]["data"] == []
 
 
@@ -233,9 +230,42 @@ async def untyped(x): ...
 def register(registry):
     {declared}
 """
-    with pytest.raises(ConfigError) as caught:
-        async with served(tmp_path, plugin):
-            pass
+    await asyncio.to_thread((tmp_path / "shop.py").write_text, plugin)
+    provider = PythonProvider([tmp_path])
+    try:
+        with pytest.raises(ConfigError) as caught:
+            await provider.list()
+    finally:
+        await provider.close()
     [problem] = caught.value.problems
     assert problem.file.endswith("shop.py")
     assert words in problem.message
+
+
+async def test_a_schedule_begins_a_run_of_a_plugins_type(tmp_path: Path) -> None:
+    schedule = {"cron": "* * * * *", "key": "local", "type": "shop/bill", "input": {"cents": 3}}
+    async with served(tmp_path, runs={"schedules": {"minutely": schedule}}) as on:
+        async with asyncio.timeout(30):
+            while not (rows := (await on.get("/v1/runs"))[2]["data"]):
+                await asyncio.sleep(0.05)
+        found = await until(on, rows[-1]["id"], "completed")
+    assert (found["type"], found["response"]["first"]) == ("shop/bill", {"charged": 3})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"type": "shop/bil"}, "no plugin adds the type `shop/bil`; there are: `breaks`, `secret`, `shop/bill`"),
+        ({"input": {"cents": "many"}}, "does not take this input"),
+    ],
+)
+async def test_a_schedule_that_no_plugin_could_execute_is_told_with_its_line(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    schedule = {"cron": "* * * * *", "key": "local", "type": "shop/bill", "input": {"cents": 3}, **change}
+    with pytest.raises(ConfigError) as caught:
+        async with served(tmp_path, runs={"schedules": {"minutely": schedule}}):
+            pass
+    [problem] = caught.value.problems
+    assert words in problem.message
+    assert problem.line > 1

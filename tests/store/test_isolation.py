@@ -18,11 +18,13 @@ from gateway.store.audit_records import AuditEntry
 from gateway.store.compensation_records import CompensationRow
 from gateway.store.response_records import ConversationRow, ResponseRow
 from gateway.store.run_records import RunRow
+from gateway.store.session_records import Change
 from gateway.store.sql import SqlStore
 from gateway.store.store import JournalEntry, TraceRow
 from gateway.store.tables import metadata
 from gateway.store.turn_records import EffectRow, HiddenRow, TurnRow
 from gateway.store.usage_records import UsageRow
+from gateway.store.value_records import ValueRow
 
 # Callers that must not be taken for each other: keys and end users, names within names, patterns of databases.
 OWNERS = [
@@ -232,6 +234,26 @@ async def _find_conversation(store: SqlStore, owner: str, name: str) -> Any:
     return found
 
 
+async def _keep_session(store: SqlStore, owner: str, name: str) -> None:
+    row = await store.sessions.take(owner, "same", "h", until=9, now=1, alive=lambda _: True)
+    assert row is not None, "the same name of another owner is in the way"
+    change = Change(first=0, upto=0, messages=[name.encode()], head=b"[]", size=1, last=0, last_print="")
+    assert await store.sessions.change(row.number, "h", change, now=1, ttl_s=9)
+
+
+async def _find_session(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.sessions.get(owner, "same", now=2)
+    if found is None:
+        assert not await store.sessions.delete(owner, "same")
+        return None
+    return name.encode() in await store.sessions.messages(found.number)
+
+
+async def _find_value(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.private_values.get("same", owner)
+    return found is not None and found.sealed == name.encode()
+
+
 MATRIX: dict[str, Kind] = {
     "traces": Kind(_keep_trace, _find_trace),
     "journal": Kind(_keep_journal, lambda store, owner, name: store.journal.of_turn(name, owner)),
@@ -245,12 +267,19 @@ MATRIX: dict[str, Kind] = {
     "usage": Kind(_keep_usage, _find_usage),
     "runs": Kind(_keep_run, _find_run),
     "responses": Kind(_keep_response, _find_response),
+    "private_values": Kind(
+        lambda store, owner, name: store.private_values.keep(
+            [ValueRow(owner=owner, placeholder="same", sealed=name.encode(), expires_at=1)]
+        ),
+        _find_value,
+    ),
     "conversations": Kind(_keep_conversation, _find_conversation),
+    "sessions": Kind(_keep_session, _find_session),
 }
 # Their owner is who made them; only administrators come near them (`api/test_keys.py`), to everybody's.
 OF_ADMINISTRATORS = {"keys", "key_secrets"}
 # Parts of records that have an owner: nobody comes to them but through those.
-UNOWNED = {"audit_head", "response_events", "conversation_items"}
+UNOWNED = {"audit_head", "response_events", "conversation_items", "session_messages"}
 
 
 def test_every_table_is_in_the_matrix_or_belongs_to_nobody() -> None:

@@ -49,12 +49,38 @@ async def claimed(store: SqlStore, holder: str = "me", *, now: float = 10.0) -> 
 
 
 async def test_a_run_is_claimed_once_and_unknown_ones_are_told(store: SqlStore) -> None:
-    await store.runs.add([row()])
-    both = await asyncio.gather(
-        *(store.runs.claim(["run_1", "run_9", "run_1"], who, now=1, until=9, per_key=None) for who in ("me", "you"))
+    await store.runs.add([row(), row(2)])
+    orders = (["run_1", "run_9", "run_2", "run_1"], ["run_2", "run_1", "run_9"]) * 4
+    found = await asyncio.gather(
+        *(store.runs.claim(ids, f"w{n}", now=1, until=9, per_key=None) for n, ids in enumerate(orders))
     )
-    assert sorted(len(each.held) for each in both) == [0, 1]
-    assert both[0].unknown == ["run_9"]
+    held = [run for each in found for run in each.held]
+    assert sorted((run.id, run.epoch, run.deliveries) for run in held) == [("run_1", 1, 1), ("run_2", 1, 1)]
+    assert all(each.unknown == ["run_9"] for each in found)
+
+
+async def test_claims_at_once_hold_no_more_of_a_key_than_may_be(store: SqlStore) -> None:
+    await store.runs.add([row(number, key="k") for number in range(8)])
+    found = await asyncio.gather(
+        *(store.runs.claim([f"run_{n}"], f"w{n}", now=1, until=9, per_key=2) for n in range(8))
+    )
+    assert sum(len(each.held) for each in found) == 2
+
+
+async def test_a_run_that_changes_hands_while_its_end_is_asked_for_is_ended_all_the_same(store: SqlStore) -> None:
+    for number in range(20):
+        await store.runs.add([row(number, id="run_1", trace_id=str(number))])
+        held = await claimed(store)
+        await asyncio.gather(
+            store.runs.give_back(held, now=11.0, due_at=11.0, counted=False),
+            store.runs.cancel("run_1", "app", now=11.0),
+        )
+        after = await store.runs.get("run_1", None)
+        assert after is not None
+        assert after.status in ("cancelled", "cancelling")
+        if after.status == "cancelling":
+            assert await store.runs.end(held, status="cancelled", now=12.0)
+        assert await store.runs.prune(before=1e9) == 1
 
 
 async def test_an_older_epoch_of_the_same_holder_writes_nothing(store: SqlStore) -> None:
@@ -185,3 +211,40 @@ async def test_steps_of_a_run_that_may_go_on_are_not_forgotten(store: SqlStore) 
     assert await store.runs.retry("run_1", "app", now=12.0)
     assert await store.runs.end(await claimed(store), status="completed", now=13.0)
     assert await store.journal.prune(before=100.0) == 1
+
+
+async def test_a_key_means_one_thing_whether_a_run_or_a_turn_was_asked_for_with_it(store: SqlStore) -> None:
+    def turn(number: int, key: str) -> TurnRow:
+        return TurnRow(
+            turn_id=f"t{number}",
+            owner="app",
+            key=key,
+            body_hash="t",
+            holder="me",
+            held_until=9,
+            created_at=50,
+            updated_at=50,
+        )
+
+    await store.runs.add([row(1, idempotency_key="of a run")])
+    found = await store.turns.begin(turn(1, "of a run"))
+    assert found is not None
+    assert (found.turn_id, found.body_hash) == ("run_1", "")
+    assert await store.turns.begin(turn(2, "of a run"), keys_since=2.0) is None
+    assert await store.turns.begin(turn(3, "of a turn")) is None
+    [taken] = await store.runs.add([row(3, idempotency_key="of a turn")])
+    assert (taken.id, taken.kind, taken.body_hash) == ("t3", "", "t")
+    assert await store.runs.get("run_3", None) is None
+    [added] = await store.runs.add([row(4, idempotency_key="of a turn", created_at=99.0)], keys_since=60.0)
+    assert added.id == "run_4"
+
+
+async def test_a_key_of_a_run_that_ended_is_free_again_after_its_time(store: SqlStore) -> None:
+    await store.runs.add([row(1, idempotency_key="k")])
+    held = await claimed(store)
+    for since, taken in ((0.0, "run_1"), (2.0, "run_1")):
+        [found] = await store.runs.add([row(2, idempotency_key="k")], keys_since=since)
+        assert found.id == taken, "it is under way"
+    assert await store.runs.end(held, status="completed", now=11.0)
+    assert [each.id for each in await store.runs.add([row(2, idempotency_key="k")], keys_since=1.0)] == ["run_1"]
+    assert [each.id for each in await store.runs.add([row(2, idempotency_key="k")], keys_since=2.0)] == ["run_2"]

@@ -22,23 +22,30 @@ async def problems(folder: Path, source: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "argument",
+    ("argument", "fault"),
     [
-        "compensate='undo'",
+        ("writes=True, compensate='undo'", "`compensate` names `undo`, and there is no such tool"),
+        ("writes=True, compensate='look'", "`compensate` names `look`, which only reads: it would undo nothing"),
+        ("compensate='look'", "`compensate` is for tools with `writes=True`"),
+        ("writes=True, compensate=7", "`compensate` must be a tool, or a tool's name, got 7"),
+        ("needs_confirmation=1", "`needs_confirmation` must be True or False, got 1"),
     ],
 )
-async def test_an_argument_this_version_does_not_serve_is_refused_by_file_line_and_name(
-    tmp_path: Path, argument: str
+async def test_what_gates_and_undoes_a_tool_is_checked_when_it_is_loaded(
+    tmp_path: Path, argument: str, fault: str
 ) -> None:
     source = f"""
     @tool({argument})
     async def act() -> None:
         '''Act.'''
 
-    def register(registry): registry.add(act)
+    @tool
+    async def look() -> None:
+        '''Look.'''
+
+    def register(registry): registry.add(act, look)
     """
-    name = argument.split("=", maxsplit=1)[0]
-    assert await problems(tmp_path, source) == [f"plugin.py:4: tool `act`: `{name}` is not supported by this version"]
+    assert await problems(tmp_path, source) == [f"plugin.py:4: tool `act`: {fault}"]
 
 
 @pytest.mark.parametrize(

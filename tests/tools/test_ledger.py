@@ -62,9 +62,18 @@ class Store(MemoryEffects):
         self._go("start")
         return await super().start(row)
 
-    async def finish(self, id: str, *, status: EffectStatus, content: str, note: str | None, now: float) -> bool:  # noqa: A002 - the store's word
+    async def finish(
+        self,
+        id: str,  # noqa: A002 - the store's word
+        *,
+        status: EffectStatus,
+        content: str,
+        note: str | None,
+        now: float,
+        undo: str | None = None,
+    ) -> bool:
         self._go("finish")
-        return await super().finish(id, status=status, content=content, note=note, now=now)
+        return await super().finish(id, status=status, content=content, note=note, now=now, undo=undo)
 
     async def rows(self) -> list[EffectRow]:
         return [*await self.newest(None, limit=100)]

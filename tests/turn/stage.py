@@ -43,6 +43,7 @@ from gateway.turn.permits import Permits
 from gateway.turn.prepare import Wishes, prepare
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
+from gateway.turn.undoing import Undoing
 from tests.fakes import KeptJournal, RecordingProvider, RecordingSink, ScriptedBackend
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -250,6 +251,7 @@ async def stage(
     store = MemoryStore()
     # No call of these tests has a gate.
     desk = Desk(cast(Any, None), clock, lambda: config.approvals, dict)
+    undoing = Undoing(store.effects, cast(Any, None), cast(Any, None), desk, clock)
     courier = Courier(clock, Ledger(store.effects, clock, "this", lambda _: False))
     kept = journal or KeptJournal()
     continuity = Continuity(store.hidden, clock)
@@ -259,7 +261,7 @@ async def stage(
             backend,
             provider,
             snapshot,
-            TurnLoop(courier, joining, continuity, Approving(desk, clock), clock),
+            TurnLoop(courier, joining, continuity, Approving(desk, clock), undoing, clock),
             courier,
             continuity,
             joining,

@@ -34,7 +34,9 @@ class Turns(MemoryTurns):
         if self.away:
             raise StoreUnavailable("away")
 
-    async def begin(self, row: TurnRow, *, since: float | None = None, hasty: bool = False) -> TurnRow | None:
+    async def begin(
+        self, row: TurnRow, *, since: float | None = None, hasty: bool = False, keys_since: float = 0.0
+    ) -> TurnRow | None:
         self._go()
         return await super().begin(row, since=since, hasty=hasty)
 

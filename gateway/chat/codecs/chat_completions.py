@@ -29,6 +29,7 @@ from gateway.chat.request import ChatRequest, ClientTool, ToolChoice
 from gateway.chat.surrogates import half_at
 from gateway.errors import InvalidRequest
 
+_PLAIN_ROLES = frozenset({"system", "developer", "user"})
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 # Null in one of OpenAI's own options means "not set"; in a field we do not know it may mean something.
@@ -89,17 +90,19 @@ _decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_raw_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
 _decode_tool = msgspec.json.Decoder(_Tool).decode
+_decoders = {kind: msgspec.json.Decoder(kind).decode for kind in (str, int, bool, _StreamOptions)}
 _encode = msgspec.json.Encoder().encode
+_NULL = msgspec.Raw(b"null")
 
 
-def decode_request(body: bytes) -> ChatRequest:
-    """Read a request body.
+def decode_request(body: bytes, *, paired: bool = True) -> ChatRequest:
+    """Read a request body; not `paired`, it may go on from messages that are elsewhere.
 
     Raises:
         InvalidRequest: with `param` naming the field where one is at fault.
     """
     try:
-        request = _request(_decode_top(body))
+        request = _request(_decode_top(body), paired=paired)
         # The decoder passes over fields it does not read: bytes that are no text would travel on in them.
         if not body.isascii():
             body.decode()
@@ -120,8 +123,8 @@ def _why(body: bytes, error: Exception) -> str:
     return f"The request body is not a JSON object: {reason}"
 
 
-def _request(top: dict[str, msgspec.Raw]) -> ChatRequest:
-    nulls = [name for name, raw in top.items() if name in _OPTIONS and bytes(raw) == b"null"]
+def _request(top: dict[str, msgspec.Raw], *, paired: bool) -> ChatRequest:
+    nulls = [name for name, raw in top.items() if raw == _NULL and name in _OPTIONS]
     for name in nulls:
         del top[name]
 
@@ -140,7 +143,7 @@ def _request(top: dict[str, msgspec.Raw]) -> ChatRequest:
         raise InvalidRequest(f"`n` must be at least 1, not {n}.", param="n")
     return ChatRequest(
         model=model,
-        messages=_messages(top),
+        messages=_messages(top, paired=paired),
         stream=bool(_field(top, "stream", bool)),
         include_usage=bool(stream_options and stream_options.include_usage),
         tools=_client_tools(top),
@@ -161,6 +164,14 @@ def decode_message(raw: bytes, position: int = 0) -> Message:
     """
     where = f"messages[{position}]"
     wire = _read_message(raw, where)
+    if (
+        type(wire.content) is str
+        and wire.role in _PLAIN_ROLES
+        and wire.tool_calls is None
+        and wire.function_call is None
+        and not (wire.refusal or wire.reasoning_content)
+    ):  # most messages
+        return Message(cast(Role, wire.role), (Text(wire.content),), wire.name, bytes(raw))
     if wire.role == "function" or (wire.function_call is not None and not wire.tool_calls):
         raw = with_call_ids(raw, position)
         wire = _read_message(raw, where)
@@ -241,7 +252,7 @@ def with_system_text(messages: tuple[Message, ...], text: str) -> tuple[Message,
     return (Message("system", (Text(text),)), *messages)
 
 
-def _messages(top: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:
+def _messages(top: Mapping[str, msgspec.Raw], *, paired: bool) -> tuple[Message, ...]:
     raw = top.get("messages")
     if raw is None:
         raise InvalidRequest("`messages` is missing.", param="messages")
@@ -252,12 +263,17 @@ def _messages(top: Mapping[str, msgspec.Raw]) -> tuple[Message, ...]:
     if not items:
         raise InvalidRequest("`messages` is empty: at least one message is needed.", param="messages")
     messages = tuple(decode_message(bytes(item), index) for index, item in enumerate(items))
-    _check_pairs(messages)
+    if paired:
+        check_pairs(messages)
     return messages
 
 
-def _check_pairs(messages: tuple[Message, ...]) -> None:
-    """Every call needs its result right behind it, every result its call: upstreams refuse anything else."""
+def check_pairs(messages: tuple[Message, ...]) -> None:
+    """Every call needs its result right behind it, every result its call: upstreams refuse anything else.
+
+    Raises:
+        InvalidRequest: one of them is missing.
+    """
     waiting: set[str] = set()
     asked_at = 0
     for index, message in enumerate(messages):
@@ -337,7 +353,7 @@ def _field(top: Mapping[str, msgspec.Raw], name: str, kind: type[Any]) -> Any:
     if raw is None:
         return None
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return _decoders[kind](raw)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"`{name}`: {_plain(error)}", param=_param(name, error)) from error
 

@@ -487,5 +487,5 @@ class _Arguments:
 
 
 def _logprobs(chunk: Chunk) -> list[dict[str, Any]]:
-    choices = msgspec.json.decode(chunk.data).get("choices")
-    return logprobs_of(choices[0].get("logprobs")) if choices else []
+    all_choices = [msgspec.json.decode(one.data).get("choices") for one in chunk.singles]
+    return [each for choices in all_choices if choices for each in logprobs_of(choices[0].get("logprobs"))]

@@ -12,6 +12,7 @@ from gateway.config.privacy import PrivacyConfig, RoutePrivacy
 from gateway.security.masking.masking import Detects, Masking
 from gateway.security.masking.messages import Conversation
 from gateway.security.masking.placeholders import Mint
+from gateway.security.masking.scrubbing import Scrub, scrubber
 from gateway.security.masking.secret import Secret
 
 # What fields with addresses are called, where the configuration asks for addresses and does not say.
@@ -61,14 +62,14 @@ class Privacy:
                 self._detectors.append((each, detector_of(each)))
 
     @property
-    def masks(self) -> bool:
-        """Whether anything is looked for anywhere."""
-        return bool(self._detectors)
+    def scrub(self) -> Scrub | None:
+        """Takes private values out of texts that are nobody's; None where nothing is looked for anywhere."""
+        return scrubber(self._detectors[0][1]) if self._detectors else None
 
-    @property
-    def detector(self) -> Detects | None:
-        """What finds values where no route is known yet: the gateway's own, else the first that any route has."""
-        return self._detector(self._config) or (self._detectors[0][1] if self._detectors else None)
+    def anywhere(self, owner: str) -> Conversation | None:
+        """What is private where no route is known: what the gateway's own section says, else a route's."""
+        of = next((name for name, config in self._routes.items() if config.mode != "none"), None)
+        return self.begin(owner, None if self._config.mode != "none" else of)
 
     def begin(self, owner: str, route: str | None) -> Conversation | None:
         """What is private in a turn of this owner's, or None where nothing is looked for."""

@@ -6,7 +6,6 @@ Values of one turn; nothing of it outlives the turn. Does not know models or rou
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -34,13 +33,14 @@ class Remembered:
 
     def __init__(self, handles: Iterable[str] = ()) -> None:
         self.handles = set(handles)
-        self._corrected: Counter[str] = Counter()
+        self._corrected: dict[str, int] = {}
         self._results: dict[tuple[str, bytes], str] = {}
 
     def corrected(self, names: Iterable[str]) -> frozenset[str]:
         """These tools' arguments were wrong in one answer; those of them that have been wrong in an earlier one too."""
         names = set(names)
-        self._corrected.update(names)
+        for name in names:
+            self._corrected[name] = self._corrected.get(name, 0) + 1
         return frozenset(name for name in names if self._corrected[name] >= _ESCALATE_AT)
 
     def repeats(self, outcome: Outcome) -> bool:

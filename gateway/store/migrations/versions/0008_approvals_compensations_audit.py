@@ -12,7 +12,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Make the tables; of effects, what undoes them."""
+    op.add_column("effects", sa.Column("undo", sa.Text))
     op.create_table(
         "approvals",
         sa.Column("id", sa.String(64), nullable=False),
@@ -49,6 +50,7 @@ def upgrade() -> None:
         sa.Column("content", sa.Text),
         sa.Column("finished_at", sa.Float),
         sa.Column("told_at", sa.Float),
+        sa.Column("on_failure", sa.String(16), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_approvals"),
         sa.UniqueConstraint("owner", "turn_id", "round", "position", name="uq_approvals_owner_turn_id_round_position"),
     )
