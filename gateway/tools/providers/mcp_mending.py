@@ -47,7 +47,7 @@ def _without_booleans(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return schema
-    said = {True: {}, False: {"not": {}}}
+    said: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
     return {**schema, "properties": {n: said[v] if isinstance(v, bool) else v for n, v in properties.items()}}
 
 
