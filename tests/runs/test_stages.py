@@ -142,7 +142,16 @@ async def test_a_stage_that_is_none_is_refused_and_nothing_is_changed(tmp_path: 
     async with ScriptedUpstream(error(400, "no")) as upstream, served(tmp_path, upstream, keys=KEYS) as on:
         said = (await on.post("/v1/chat/completions", ASKING, **bearer("sk-one")))[2]
         await until(on, said["id"], "failed", key="sk-one")
-        for body in ({"from": "9"}, {"from": "nowhere"}, {"from": None}, {"from": 1.5}, {"stage": "last"}, [], "last"):
+        bodies: list[Any] = [
+            {"from": "9"},
+            {"from": "nowhere"},
+            {"from": None},
+            {"from": 1.5},
+            {"stage": "last"},
+            [],
+            "last",
+        ]
+        for body in bodies:
             assert (await on.post(f"/v1/runs/{said['id']}/retry", body, **bearer("sk-one")))[0] == 400
         stranger = await on.post(f"/v1/runs/{said['id']}/retry", {"from": "start"}, **bearer("sk-two"))
         assert stranger[0] == 404
