@@ -25,7 +25,7 @@ _decode = msgspec.json.decode
 _encode = msgspec.json.encode
 _MARK: Final = OPENING[0]
 # A call with more than this is looked through in a thread.
-_HEAVY_BYTES: Final = 100_000
+_HEAVY_BYTES: Final = 16_000
 # Fields of a message or delta that are texts.
 _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
 

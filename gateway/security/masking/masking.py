@@ -14,8 +14,9 @@ from typing import Final, Literal, Protocol
 
 from ahocorasick_rs import AhoCorasick, MatchKind
 
-from gateway.security.masking.found import Found, apart
+from gateway.security.masking.found import Found, apart, blanked
 from gateway.security.masking.placeholders import LOOKALIKE, OPENING, PLACEHOLDER, Mint
+from gateway.security.masking.plain import encodable
 
 Mode = Literal["none", "mask", "block"]
 
@@ -106,6 +107,7 @@ class Masking:
 
     def know(self, value: str, kind: str) -> None:
         """A value is private, whatever it looks like."""
+        value = encodable(value)
         if value and value not in self._known:
             self._known[value] = kind
             self._finder = None
@@ -122,9 +124,12 @@ class Masking:
         spans += self._seen_before(text)
         if not spans:
             return text
+        spans = apart(spans)
+        while len(more := apart([*spans, *self._left(blanked(text, spans))])) > len(spans):
+            spans = more
         out: list[str] = []
         place = 0
-        for start, end, kind in apart(spans):
+        for start, end, kind in spans:
             out += (text[place:start], self.placeholder(text[start:end], kind))
             place = end
         return "".join([*out, text[place:]])
@@ -164,6 +169,15 @@ class Masking:
                 self._found[text] = found_before
         return found_before
 
+    def _left(self, text: str) -> list[Found]:
+        """What is private in the rest of a text: values that stood too close to others to be taken for such."""
+        if self.detector is None:
+            return []
+        found = self.detector.find(text)
+        for each in found:
+            self.know(text[each.start : each.end], each.kind)
+        return [*found, *self._seen_before(text)]
+
     def _seen_before(self, text: str) -> list[Found]:
         if not self._known:
             return []
@@ -174,7 +188,7 @@ class Masking:
             return []
         return [
             Found(start, end, self._known[self._words[number]])
-            for number, start, end in self._finder.find_matches_as_indexes(text)
+            for number, start, end in self._finder.find_matches_as_indexes(encodable(text))
             if end - start >= _LONG or _stands_alone(text, start, end)
         ]
 
