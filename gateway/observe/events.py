@@ -40,6 +40,7 @@ EventType = Literal[
     "tool.finished",
     "guard.decided",
     "approval.requested",
+    "approval.waiting",
     "approval.decided",
     "approval.told",
     "approval.executed",

@@ -17,7 +17,7 @@ from gateway.tools.prerequisites import unknown_compensations, unmet_requirement
 from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, Running, ToolProvider
 from gateway.tools.run_types import RunType
 from gateway.tools.short_names import ShortNames, short_name
-from gateway.tools.spec import TOOL_NAME_PATTERN, ToolSpec, split_origin
+from gateway.tools.spec import TOOL_NAME_PATTERN, ToolSpec, asking_confidence, split_origin
 from gateway.tools.validate import ArgumentValidator, SchemaInvalid
 
 
@@ -32,6 +32,7 @@ class Registry:
         max_result_bytes: most bytes of a result that a model sees.
         forward_headers: the client's headers that some tool is handed, lower case.
         gated: whether some tool's calls may have to wait for a human; `compensated` whether some tool's effects can be undone.
+        asking: tools with a `confidence_gate` as models are told of them that have to say how sure they are, by name.
         names: every name a tool may be named by: its own, and the short one of a server's tool while that is unique.
         ambiguous: what a short name may mean that is not unique.
         run_types: types of background runs by name.
@@ -61,6 +62,7 @@ class Registry:
         self.max_result_bytes = config.max_result_bytes
         self.forward_headers = frozenset(name for spec in specs.values() for name in spec.forward_headers)
         self.gated = any(spec.gated for spec in specs.values())
+        self.asking = {spec.name: asking_confidence(spec) for spec in specs.values() if spec.confidence_gate}
         self.compensated = any(spec.compensate for spec in specs.values())
         self._short = ShortNames(specs)
         self.names = frozenset([*specs, *self._short.names])
