@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal, cast, get_args
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
 from gateway.api.edge import TRACE_ID
 from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.approvals.masking import masked_arguments
 from gateway.errors import EffectSettled, InvalidRequest
@@ -34,9 +35,9 @@ class _Settled(msgspec.Struct, forbid_unknown_fields=True):
     content: Any = msgspec.UNSET
 
 
-def effects_endpoints(services: Services) -> APIRouter:
+def effects_endpoints(services: Services) -> Router:
     """All three endpoints."""
-    router = APIRouter()
+    router = Router()
 
     async def admin(request: Request) -> Principal:
         return await caller(request.scope, services.versions.serving.keys, services.clock.now(), role="admin")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
+from gateway.api.router import Router
 from gateway.api.services import Services
 
 
-def tools_endpoints(services: Services) -> APIRouter:
+def tools_endpoints(services: Services) -> Router:
     """The endpoint."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/tools")
     async def list_tools(request: Request) -> dict[str, Any]:
