@@ -20,7 +20,7 @@ from gateway.config.models import BackendConfig
 from gateway.errors import ContextTooLong
 from gateway.observe.events import Recorder
 from gateway.scribe.conversations import Conversations
-from gateway.scribe.notes import BEGIN
+from gateway.scribe.marks import BEGIN
 from gateway.scribe.pins import PinPatterns
 from gateway.scribe.tokens import conversation_tokens
 from gateway.scribe.window import Room, Window
