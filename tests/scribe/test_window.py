@@ -190,7 +190,7 @@ def test_a_newer_result_takes_the_place_of_an_older_one_of_the_same_call() -> No
         Message("assistant", (Text("Fewer."),)),
         Message("user", (Text("Are you sure?"),)),
     ]
-    sent = windowed(tuple(talk), 900, answer_reserve_tokens=0)
+    sent = windowed(tuple(talk), 640, answer_reserve_tokens=0)
     text = json.dumps(bodies(sent))
     assert text.count("OLD") <= 10
     assert text.count("NEW") > 50
