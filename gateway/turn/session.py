@@ -117,7 +117,9 @@ class Stay:
             last_print=self._asked,
         )
         if not await self._keeper.change(row, self._holder, change, whole[drop:], self._config.ttl_s):
-            raise SessionBusy("Another turn has begun in this session before this one was kept.")
+            if await self._keeper.exists(row):
+                raise SessionBusy("Another turn has begun in this session before this one was kept.")
+            return  # forgotten meanwhile, as its owner wished
         self._left = True
         turn.record.emit("session.kept", session=row.name, messages=len(new), forgotten=drop)
 
@@ -247,6 +249,10 @@ class SessionKeeper:
         if done:
             self._remember(row.number, row.revision + 1, messages, change.size)
         return done
+
+    async def exists(self, row: SessionRow) -> bool:
+        """See `Sessions.exists`."""
+        return await self._sessions.exists(row.number)
 
     def release(self, row: SessionRow, holder: str) -> None:
         """Hold a session no more, in a moment."""

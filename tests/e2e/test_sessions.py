@@ -254,6 +254,25 @@ async def test_a_session_that_stays_busy_is_refused_by_name(tmp_path: Path, monk
         assert (await first)[0] == 200
 
 
+async def test_a_session_that_is_forgotten_during_a_turn_stays_forgotten(tmp_path: Path) -> None:
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: UpstreamRequest) -> Reply:
+        if request.number == 2:
+            arrived.set()
+            await go.wait()
+        return in_turns(request)
+
+    async with ScriptedUpstream(then=slow) as up, serving(tmp_path, kept(up.base_url)) as on:
+        assert (await on.post(PATH, asking(user("one")), x_gateway_session="s"))[0] == 200
+        second = asyncio.create_task(on.post(PATH, asking(user("two")), x_gateway_session="s"))
+        await asyncio.wait_for(arrived.wait(), 20)
+        assert (await on.ask("DELETE", "/v1/sessions/s", None))[0] == 200
+        go.set()
+        assert (await second)[0] == 200
+        assert (await on.get("/v1/sessions/s"))[0] == 404
+
+
 async def test_the_oldest_turns_go_where_a_session_is_full_and_all_of_it_in_time(tmp_path: Path) -> None:
     context = {"sessions": {"store": True, "max_mb": 0.01, "ttl_s": 3600}, "strategy": "none"}
     async with ScriptedUpstream(then=in_turns) as up, serving(tmp_path, kept(up.base_url, context=context)) as on:
