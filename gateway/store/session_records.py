@@ -82,10 +82,6 @@ class Sessions(Protocol):
         """Change a session that is held; it is nobody's then. False where the holder has lost it."""
         ...
 
-    async def exists(self, number: int) -> bool:
-        """Whether nobody has forgotten a session."""
-        ...
-
     async def release(self, number: int, holder: str) -> None:
         """Hold it no more."""
         ...

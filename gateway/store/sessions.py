@@ -80,12 +80,6 @@ class SqlSessions:
                 await connection.execute(plain_insert(session_messages), rows)
         return True
 
-    async def exists(self, number: int) -> bool:
-        """Whether nobody has forgotten a session."""
-        async with self._database.reading() as connection:
-            query = select(sessions.c.number).where(sessions.c.number == number)
-            return await connection.scalar(query) is not None
-
     async def release(self, number: int, holder: str) -> None:
         """Hold it no more."""
         held = (sessions.c.number == number) & (sessions.c.holder == holder)
