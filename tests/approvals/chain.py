@@ -144,8 +144,9 @@ def script(*steps: tuple[str, Any]) -> Script:
 async def chain(folder: Path, then: Script, mode: str | None = "compensate", **more: Any) -> AsyncIterator[Office]:
     """A gateway with these tools."""
     async with ScriptedUpstream(then=then) as upstream:
+        approvals = {"wait_s": 0, **more.pop("approvals", {})}
         settings = native_config(
-            upstream.base_url, keys=KEYS, approvals={"wait_s": 0}, **({"on_failure": mode} if mode else {}), **more
+            upstream.base_url, keys=KEYS, approvals=approvals, **({"on_failure": mode} if mode else {}), **more
         )
         async with serving(folder, settings, {"r": ROUTE}, {"chain": PLUGIN}) as served:
             yield Office(served, upstream)

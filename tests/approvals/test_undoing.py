@@ -238,3 +238,46 @@ async def test_background_run_undoes_without_a_word_B067(tmp_path: Path, *, canc
 
         await until(undone)
         assert len(here.upstream.requests) == 4
+
+
+async def test_what_expires_undoes_what_was_done_before_it(tmp_path: Path) -> None:
+    async with chain(tmp_path, script(*STEPS, ("sign", {"text": "yes"})), approvals={"expire_s": 1}) as here:
+        await here.ask("a trip")
+        assert here.done() == DONE
+
+        async def undone() -> bool:
+            return here.done() == [*DONE, *UNDONE]
+
+        await until(undone)
+
+
+async def test_what_was_approved_undoes_nothing_when_its_time_is_over(tmp_path: Path) -> None:
+    async with chain(tmp_path, script(*STEPS, ("sign", {"text": "yes"})), approvals={"expire_s": 2}) as here:
+        approval = (await here.ask("a trip"))[1]["x-gateway-approval"]
+        assert (await here.decide(approval, "approve"))[0] == 200
+        await here.settled(approval)
+
+        async def nothing_left() -> bool:
+            return not await here.served.gateway.store.runs.any_open()
+
+        await until(nothing_left)
+        assert here.done() == [*DONE, ("sign", "yes")]
+
+
+async def test_run_whose_effects_were_undone_is_not_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "charge").write_text("fatal")
+    async with chain(tmp_path, script(*STEPS, LAST), mode=None) as here:
+        run_id = await begin(here, "a trip")
+        assert (await ended(here, run_id))["status"] == "failed"
+
+        async def undone() -> bool:
+            return here.done() == [*DONE, *UNDONE]
+
+        await until(undone)
+        (tmp_path / "charge").write_text("no")
+        status, _, _ = await here.served.post(f"/v1/runs/{run_id}/retry", {}, **as_key("app"))
+        assert status == 200
+        found = await ended(here, run_id)
+        assert found["status"] == "failed"
+        assert "was undone" in found["error"]["message"]
+        assert here.done() == [*DONE, *UNDONE]
