@@ -26,6 +26,7 @@ from tests.approvals.office import (
     until,
 )
 from tests.replies import answer
+from tests.replies import body as reply_body
 from tests.serving import serving, write_route
 from tests.upstream import ScriptedUpstream
 
@@ -261,3 +262,24 @@ async def test_everything_said_is_in_the_audit_log(
     capsys.readouterr()
     assert await asyncio.to_thread(cli.main, ["audit", "verify", *files]) == 1
     assert "entry 2: the entry was changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_webhooks_are_told_what_waits_and_no_secret(tmp_path: Path, *, named: bool) -> None:
+    """By the webhook's own events, or because `approvals.webhooks` names it; and never a code or arguments."""
+    async with ScriptedUpstream(then=reply_body({})) as receiver:
+        hook = {
+            "url": f"http://127.0.0.1:{receiver.port}/hook",
+            "secret": "a secret of the hook",
+            "events": ["response.failed"] if named else ["approval.requested"],
+        }
+        more: dict[str, Any] = {"webhooks": {"desk": hook}, "approvals": {"webhooks": ["desk"] if named else []}}
+        async with office(tmp_path, asks("delete_order", DELETE), **more) as here:
+            approval = (await here.ask("delete SO-1"))[1]["x-gateway-approval"]
+            [told_of] = await receiver.received(1, timeout_s=30)
+            assert told_of.json["type"] == "approval.requested"
+            assert told_of.json["data"]["id"] == approval
+            assert told_of.headers["webhook-signature"].startswith("v1,")
+            code = (await here.approval(approval))["code"]
+            assert code not in told_of.raw.decode()
+            assert "SO-1" not in told_of.raw.decode()

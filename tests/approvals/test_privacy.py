@@ -25,7 +25,9 @@ async def test_masked_values_reach_the_tool_and_no_model(tmp_path: Path) -> None
         text, headers = await here.ask(f"pay {PHONE}")
         approval = headers["x-gateway-approval"]
         assert PHONE in text, "the client gets its own words back"
-        assert PHONE not in json.dumps(await here.approval(approval)), "approvers see placeholders, and may look them up"
+        assert PHONE not in json.dumps(await here.approval(approval)), (
+            "approvers see placeholders, and may look them up"
+        )
         assert (await here.decide(approval, "approve"))[0] == 200
         await here.settled(approval)
         assert here.done() == [("pay", f"{PHONE} 5")]
