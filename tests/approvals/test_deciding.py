@@ -189,15 +189,18 @@ async def test_without_keys_the_command_decides_and_nobody_over_http(
             assert here.done() == [("delete_order", "SO-1")]
 
 
-async def test_tool_that_was_renamed_or_changed_meanwhile_is_not_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("renamed", [True, False])
+async def test_tool_that_was_renamed_or_changed_meanwhile_is_not_run(tmp_path: Path, *, renamed: bool) -> None:
     async with office(tmp_path, asks("pay", PAY)) as here:
         text, headers = await here.ask("pay alice")
         approval = headers["x-gateway-approval"]
-        renamed = PLUGIN.replace("async def pay(", "async def transfer(").replace(
+        renamed_source = PLUGIN.replace("async def pay(", "async def transfer(").replace(
             "registry.add(pay,", "registry.add(transfer,"
         )
-        (here.served.folder / "plugins" / "office.py").write_text(renamed)
-        route = {**ROUTE, "tools": ["transfer", "look"]}
+        (here.served.folder / "plugins" / "office.py").write_text(
+            renamed_source if renamed else f"{PLUGIN}\n# otherwise\n"
+        )
+        route = {**ROUTE, "tools": ["transfer" if renamed else "pay", "look"]}
         await reload(here, route)
         status, body = await here.decide(approval, "approve")
         assert (status, body["error"]["code"]) == (400, "tool_changed")
@@ -209,7 +212,7 @@ async def test_tool_that_was_renamed_or_changed_meanwhile_is_not_run(tmp_path: P
         await at_terminal.decide(row, "approved", by="somebody", reason=None)
         found = await here.settled(approval)
         assert not found["outcome"]["ok"]
-        assert "not there any more" in found["outcome"]["content"]["error"]
+        assert ("not there any more" if renamed else "not the one any more") in found["outcome"]["content"]["error"]
         assert here.done() == []
         here.upstream.enqueue(answer("It could not be done."))
         await here.ask(
