@@ -20,6 +20,7 @@ from gateway.backends.price_list import listed_prices
 from gateway.backends.watched import WatchedBackend
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle import Bundle, no_tool
+from gateway.config.context import STRATEGIES
 from gateway.config.files import Files
 from gateway.config.limits import OidcConfig
 from gateway.config.loader import load, load_files
@@ -236,6 +237,7 @@ class Builder:
             created=int(self._clock.now()),
             names=ModelNames(config.models, config.aliases),
             calibration=router.calibration,
+            encoder=_trusted(self.encoder(config.router.semantic), config.router.semantic, privacy),
             relevance=self._relevance(config, registry, privacy),
             offers_vary=offers_vary(bundle.config, bundle.routes, registry),
             privacy=privacy,
@@ -374,6 +376,7 @@ class Builder:
         """Raise what is wrong; answer what may be right once every server is there."""
         found = bundle.tool_problems(lambda name: _said_of(name, registry, servers), registry.run_types)
         problems = [problem for problem in found if problem.severity == "error"]
+        problems += _strategy_problems(bundle, registry)
         problems += _unknown_types(bundle, registry)
         for route in bundle.routes:
             # The router finds these too, but does not know lines.
@@ -442,6 +445,24 @@ def _detector_of(config: PrivacyConfig) -> Detects:
     from gateway.security.masking.detector import Detector
 
     return Detector(config.kinds, config.patterns, id_numbers=config.id_numbers, regions=config.phone_regions)
+
+
+def _strategy_problems(bundle: Bundle, registry: Registry) -> list[Problem]:
+    """Strategies for long conversations that nobody brings."""
+    known = (*STRATEGIES, *registry.strategies)
+    place = ("context", "strategy")
+
+    def text(name: str) -> str:
+        return f"there is no strategy `{name}`; there are {', '.join(f'`{each}`' for each in known)}"
+
+    own = bundle.config.context.strategy
+    problems = [] if own in known else [bundle.problem(place, text(own))]
+    named = [(route.route, route.context.strategy) for route in bundle.routes]
+    return problems + [
+        bundle.route_problem(route, place, text(said))
+        for route, said in named
+        if said is not None and said not in known
+    ]
 
 
 def _said_of(name: str, registry: Registry, servers: Sequence[McpProvider]) -> tuple[str, str] | None:

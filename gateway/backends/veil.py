@@ -40,11 +40,16 @@ async def veiled(call: ModelCall, backend: str) -> tuple[ModelCall, Veil | None]
     if private is None or private.masking.exempts(backend):
         return call, None
     if _size(call) > _HEAVY_BYTES:
-        return await asyncio.to_thread(_veiled, call, private)
-    return _veiled(call, private)
+        return await asyncio.to_thread(masked_call, call, private)
+    return masked_call(call, private)
 
 
-def _veiled(call: ModelCall, private: Conversation) -> tuple[ModelCall, Veil | None]:
+def masked_call(call: ModelCall, private: Conversation) -> tuple[ModelCall, Veil | None]:
+    """The same for a backend that may see nothing; takes its time.
+
+    Raises:
+        InvalidRequest: as `veiled`.
+    """
     if not private.learn(call.messages, call.fields):
         return call, None
     masking = private.masking

@@ -25,6 +25,7 @@ EventType = Literal[
     "context.counted",
     "context.windowed",
     "context.summarised",
+    "memory.recalled",
     "session.opened",
     "session.kept",
     "session.left_out",

@@ -256,6 +256,11 @@ def queued_of(row: RunRow) -> Queued:
     return Queued(row.id, row.trace_id, row.parent_id, row.kind, row.priority)
 
 
+def resumed_of(row: RunRow) -> Queued:
+    """What is queued of a run that was under way already: before all that wait to be begun."""
+    return queued_of(row)._replace(priority="high")
+
+
 def _away(error: StoreUnavailable) -> BackgroundUnavailable:
     return BackgroundUnavailable(
         f"Background runs cannot be taken on: {error.message} Requests without `background` are answered.",

@@ -14,7 +14,7 @@ from gateway.config.models import ToolLimitConfig, ToolsConfig
 from gateway.errors import ConfigError, Problem
 from gateway.security.principal import Principal
 from gateway.tools.prerequisites import unknown_compensations, unmet_requirements
-from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, Running, ToolProvider
+from gateway.tools.provider import HOOK_NAMES, Bringing, Choosing, Hook, Running, ToolProvider
 from gateway.tools.run_types import RunType
 from gateway.tools.short_names import ShortNames, short_name
 from gateway.tools.spec import TOOL_NAME_PATTERN, ToolSpec, asking_confidence, split_origin
@@ -36,6 +36,7 @@ class Registry:
         names: every name a tool may be named by: its own, and the short one of a server's tool while that is unique.
         ambiguous: what a short name may mean that is not unique.
         run_types: types of background runs by name.
+        strategies: what chooses what is sent of a long conversation, by name.
     """
 
     def __init__(
@@ -55,6 +56,14 @@ class Registry:
         )
         self.run_types: Mapping[str, RunType] = MappingProxyType(
             {kind.name: kind for each in providers.values() if isinstance(each, Running) for kind in each.run_types}
+        )
+        self.strategies: Mapping[str, Callable[..., Iterable[int]]] = MappingProxyType(
+            {
+                name: choose
+                for each in providers.values()
+                if isinstance(each, Choosing)
+                for name, choose in each.strategies.items()
+            }
         )
         self._providers = dict(providers)
         self._validators = dict(validators)

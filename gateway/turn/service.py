@@ -153,8 +153,8 @@ class Turns:
         else:
             summary = self._summary(request, principal, turn, started, 200)
             record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
-            if turn.window is not None and turn.window.used is not None:
-                self._scribe.behind(turn)
+            if turn.window is not None:
+                self._scribe.behind(turn, result.message)
         finally:
             if turn is not None and turn.stay is not None:
                 turn.stay.leave(None)
@@ -186,6 +186,7 @@ class Turns:
         if stay is not None:
             turn.stay, turn.cache = stay, None
         turn.window = self._scribe.window(turn)
+        await self._scribe.recall(turn)
         return turn
 
     async def _begun(

@@ -484,3 +484,61 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(item)
     elif isinstance(value, str):
         yield value
+
+
+async def test_responses_stream_values_and_their_models_see_none(tmp_path: Path) -> None:
+    def echo(request: UpstreamRequest) -> Any:
+        said = f"You said: {request.messages[-1]['content']}"
+        return stream(d({"role": "assistant"}), *[d({"content": sign}) for sign in said], f("stop"), u(1, 1), DONE)
+
+    async with (
+        ScriptedUpstream(then=echo) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking())) as served,
+        served.sdk() as sdk,
+    ):
+        text = ""
+        async for event in await sdk.responses.create(model="m", input=f"I am {PHONE}", stream=True):
+            if event.type == "response.output_text.delta":
+                text += event.delta
+            if event.type == "response.completed":
+                assert event.response.output_text == f"You said: I am {PHONE}"
+        assert text == f"You said: I am {PHONE}"
+        assert PHONE not in upstream.requests[0].raw.decode()
+
+
+async def test_sensitive_fields_are_private_without_any_mode(tmp_path: Path) -> None:
+    tools = {"default": ["lookup"], "offer": "always"}
+    asks = answer(calls=[call("c1", "lookup", json.dumps({"phone": PHONE, "address": "9 Elm Street"}))])
+    async with (
+        ScriptedUpstream(asks, answer("Wang Fang lives at 9 Elm Street")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, tools=tools), plugins={"people": PLUGIN}) as served,
+        served.sdk() as sdk,
+    ):
+        done = await sdk.chat.completions.create(model="m", messages=user("Who?"))
+        assert done.choices[0].message.content == "Wang Fang lives at 9 Elm Street"
+        second = wired(upstream.requests[1])
+        assert PHONE in second
+        told = await trace_of(served, done)
+        for value in ("9 Elm Street", "Wang Fang"):
+            assert value not in second
+            assert value not in told
+
+
+async def test_fields_by_name_are_private_as_a_whole(tmp_path: Path) -> None:
+    privacy = masking(kinds=["address"], fields={"secret": ["nickname"]})
+    result = json.dumps({"address": {"street": "9 Elm Street", "no": 9}, "nickname": "Bo", "city": "Ulm"})
+    messages: Any = [
+        {"role": "user", "content": "who?"},
+        {"role": "assistant", "content": None, "tool_calls": [call("c1", "find", "{}")]},
+        {"role": "tool", "tool_call_id": "c1", "content": result},
+    ]
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **privacy)) as served,
+    ):
+        await served.post("/v1/chat/completions", {"model": "m", "messages": messages})
+        sent = json.loads(upstream.requests[0].messages[2]["content"])
+        assert PLACEHOLDER.fullmatch(sent["address"]["street"])
+        assert PLACEHOLDER.fullmatch(sent["nickname"])
+        assert sent["city"] == "Ulm"
+        assert upstream.requests[0].messages[0] == messages[0]

@@ -77,8 +77,8 @@ class Masking:
         self._mint = mint
         self._minted: dict[str, str] = {}
         self._known: dict[str, str] = {}
-        self._finder: AhoCorasick | None = None
-        self._words: list[str] = []
+        # Both at once: a trace is written in a thread, while a summary may still be asked for.
+        self._finder: tuple[AhoCorasick, list[str]] | None = None
         self._found: dict[str, list[Found]] = {}
         self._noted: set[str] = set()
 
@@ -181,14 +181,16 @@ class Masking:
     def _seen_before(self, text: str) -> list[Found]:
         if not self._known:
             return []
-        if self._finder is None:
-            self._words = [value for value in self._known if _is_word(value)]
-            self._finder = AhoCorasick(self._words, matchkind=MatchKind.LeftmostLongest)
-        if not self._words:
+        finder = self._finder
+        if finder is None:
+            words = [value for value in [*self._known] if _is_word(value)]
+            finder = self._finder = (AhoCorasick(words, matchkind=MatchKind.LeftmostLongest), words)
+        look, words = finder
+        if not words:
             return []
         return [
-            Found(start, end, self._known[self._words[number]])
-            for number, start, end in self._finder.find_matches_as_indexes(encodable(text))
+            Found(start, end, self._known[words[number]])
+            for number, start, end in look.find_matches_as_indexes(encodable(text))
             if end - start >= _LONG or _stands_alone(text, start, end)
         ]
 
