@@ -16,6 +16,7 @@ from gateway.approvals.desk import Desk
 from gateway.clock import SystemClock
 from tests.approvals.office import (
     PLUGIN,
+    QUICK,
     ROUTE,
     Office,
     as_key,
@@ -51,8 +52,8 @@ async def test_of_two_approvers_on_two_replicas_one_wins(tmp_path: Path) -> None
         settings = config(upstream.base_url)
         shared = {**settings, "storage": {"database": f"sqlite:///{tmp_path / 'hermes.db'}"}}
         async with (
-            serving(tmp_path, shared, {"r": ROUTE}, {"office": PLUGIN}) as one,
-            serving(tmp_path / "other", shared, {"r": ROUTE}, {"office": PLUGIN}) as two,
+            serving(tmp_path, shared, {"r": ROUTE}, {"office": PLUGIN}, pace=QUICK) as one,
+            serving(tmp_path / "other", shared, {"r": ROUTE}, {"office": PLUGIN}, pace=QUICK) as two,
         ):
             here, there = Office(one, upstream), Office(two, upstream)
             won = []
@@ -157,7 +158,7 @@ async def test_without_keys_the_command_decides_and_nobody_over_http(
 ) -> None:
     async with ScriptedUpstream(asks("delete_order", DELETE)) as upstream:
         settings = {**config(upstream.base_url), "keys": {}}
-        async with serving(tmp_path, settings, {"r": ROUTE}, {"office": PLUGIN}) as served:
+        async with serving(tmp_path, settings, {"r": ROUTE}, {"office": PLUGIN}, pace=QUICK) as served:
             here = Office(served, upstream)
             approval = (await here.ask("delete SO-1", {}))[1]["x-gateway-approval"]
             status, _, body = await served.get(f"/v1/approvals/{approval}")
