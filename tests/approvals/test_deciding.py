@@ -18,6 +18,7 @@ from tests.approvals.office import (
     PLUGIN,
     QUICK,
     ROUTE,
+    SECRETS,
     Office,
     as_key,
     asks,
@@ -287,3 +288,32 @@ async def test_webhooks_are_told_what_waits_and_no_secret(tmp_path: Path, *, nam
             code = (await here.approval(approval))["code"]
             assert code not in told_of.raw.decode()
             assert "SO-1" not in told_of.raw.decode()
+
+
+async def test_command_speaks_to_a_gateway_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with office(tmp_path, asks("pay", PAY), asks("pay", {"to": "bob", "cents": 1})) as here:
+        first = (await here.ask("pay alice"))[1]["x-gateway-approval"]
+        second = (await here.ask("pay bob"))[1]["x-gateway-approval"]
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("GATEWAY_URL", here.served.url)
+        monkeypatch.setenv("GATEWAY_KEY", SECRETS["ops"])
+
+        async def run(*words: str) -> tuple[int, str]:
+            code = await asyncio.to_thread(cli.main, list(words))
+            said = capsys.readouterr()
+            return code, said.out + said.err
+
+        assert first in (await run("approvals"))[1]
+        assert (await run("approvals", "show", first))[0] == 0
+        assert (await run("approvals", "approve", first))[0] == 0
+        code, said = await run("approvals", "reject", second, "--reason", "not him", "--json")
+        assert (code, json.loads(said)["status"]) == (0, "rejected")
+        code, said = await run("approvals", "approve", second)
+        assert (code, "rejected already" in said) == (1, True)
+        assert (await run("approvals", "show", "apr_none"))[0] == 1
+        assert (await run("approvals", "reject", second))[0] == 2
+        assert "approval.rejected" in (await run("audit"))[1]
+        await here.settled(first)
+        assert here.done() == [("pay", "alice 500")]
