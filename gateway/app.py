@@ -29,6 +29,7 @@ from gateway.api.effects import effects_endpoints
 from gateway.api.errors import describe
 from gateway.api.health import health_endpoints
 from gateway.api.keys import keys_endpoints
+from gateway.api.memories import memories_endpoints
 from gateway.api.missing import answer_validation_error, missing
 from gateway.api.models import models_endpoints
 from gateway.api.placeholders import placeholders_endpoints
@@ -108,6 +109,7 @@ from gateway.turn.offering import Offering
 from gateway.turn.permits import Permits
 from gateway.turn.pinned import read_pin
 from gateway.turn.pruner import Pruner
+from gateway.turn.remembering import Remembering
 from gateway.turn.responding import Responding
 from gateway.turn.scribing import Scribe
 from gateway.turn.service import Turns
@@ -316,6 +318,8 @@ async def open_gateway(
         stack.push_async_callback(summarising.close)
         sessions = SessionKeeper(store.sessions, holder, may_live, clock)
         stack.push_async_callback(sessions.close)
+        remembering = Remembering(store.memories, clock)
+        stack.push_async_callback(remembering.close)
         turns = Turns(
             versions,
             loop,
@@ -329,7 +333,7 @@ async def open_gateway(
             permits,
             kept,
             Offering(courier.breakers, kept_offers),
-            Scribe(known, summarising, sessions),
+            Scribe(known, summarising, sessions, remembering),
         )
         responding = Responding(turns, store.responses, store.conversations, clock, holder, may_live, _status_of)
         drain = Drain()
@@ -393,6 +397,7 @@ async def open_gateway(
             store.audit,
             store.compensations,
             sessions,
+            remembering,
             vault,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
@@ -457,6 +462,7 @@ def create_app(services: Services) -> FastAPI:
         responses_endpoints,
         conversations_endpoints,
         sessions_endpoints,
+        memories_endpoints,
     ):
         app.include_router(endpoints(services), prefix="/v1")
     for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):

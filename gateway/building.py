@@ -20,6 +20,7 @@ from gateway.backends.price_list import listed_prices
 from gateway.backends.watched import WatchedBackend
 from gateway.clock import Clock, SystemClock
 from gateway.config.bundle import Bundle, no_tool
+from gateway.config.context import STRATEGIES
 from gateway.config.files import Files
 from gateway.config.limits import OidcConfig
 from gateway.config.loader import load, load_files
@@ -53,6 +54,7 @@ from gateway.tools.providers.mcp import McpProvider
 from gateway.tools.providers.mcp_servers import McpServers
 from gateway.tools.providers.python import PythonProvider
 from gateway.tools.registry import Registry
+from gateway.tools.spec import InvalidArguments
 from gateway.tools.threads import Threads
 from gateway.turn.gate import pass_gate
 from gateway.turn.hooks import Hooks
@@ -235,6 +237,7 @@ class Builder:
             created=int(self._clock.now()),
             names=ModelNames(config.models, config.aliases),
             calibration=router.calibration,
+            encoder=_trusted(self.encoder(config.router.semantic), config.router.semantic, privacy),
             relevance=self._relevance(config, registry, privacy),
             offers_vary=offers_vary(bundle.config, bundle.routes, registry),
             privacy=privacy,
@@ -373,6 +376,8 @@ class Builder:
         """Raise what is wrong; answer what may be right once every server is there."""
         found = bundle.tool_problems(lambda name: _said_of(name, registry, servers), registry.run_types)
         problems = [problem for problem in found if problem.severity == "error"]
+        problems += _strategy_problems(bundle, registry)
+        problems += _unknown_types(bundle, registry)
         for route in bundle.routes:
             # The router finds these too, but does not know lines.
             problems += [bundle.route_problem(route.route, path, text) for path, text in rule_mistakes(route)]
@@ -442,6 +447,24 @@ def _detector_of(config: PrivacyConfig) -> Detects:
     return Detector(config.kinds, config.patterns, id_numbers=config.id_numbers, regions=config.phone_regions)
 
 
+def _strategy_problems(bundle: Bundle, registry: Registry) -> list[Problem]:
+    """Strategies for long conversations that nobody brings."""
+    known = (*STRATEGIES, *registry.strategies)
+    place = ("context", "strategy")
+
+    def text(name: str) -> str:
+        return f"there is no strategy `{name}`; there are {', '.join(f'`{each}`' for each in known)}"
+
+    own = bundle.config.context.strategy
+    problems = [] if own in known else [bundle.problem(place, text(own))]
+    named = [(route.route, route.context.strategy) for route in bundle.routes]
+    return problems + [
+        bundle.route_problem(route, place, text(said))
+        for route, said in named
+        if said is not None and said not in known
+    ]
+
+
 def _said_of(name: str, registry: Registry, servers: Sequence[McpProvider]) -> tuple[str, str] | None:
     """What is wrong with naming this tool, and how severe it is; None if nothing is."""
     if registry.find(name) is not None:
@@ -454,6 +477,28 @@ def _said_of(name: str, registry: Registry, servers: Sequence[McpProvider]) -> t
     if _may_come(name, servers):
         return f"there is no tool `{name}` for now: a server is away, or its tools differ from their lock", "warning"
     return no_tool(name, registry.names), "error"
+
+
+def _unknown_types(bundle: Bundle, registry: Registry) -> list[Problem]:
+    """Schedules of types that no plugin adds, or with an input that the type does not take."""
+    problems = []
+    for name, schedule in bundle.config.runs.schedules.items():
+        if schedule.type is None:
+            continue
+        place = ("runs", "schedules", name)
+        kind = registry.run_types.get(schedule.type)
+        if kind is None:
+            known = ", ".join(f"`{each}`" for each in sorted(registry.run_types)) or "none"
+            problems.append(
+                bundle.problem((*place, "type"), f"no plugin adds the type `{schedule.type}`; there are: {known}")
+            )
+            continue
+        try:
+            kind.validator.validate(dict(schedule.input))
+        except InvalidArguments as error:
+            where = (*place, "input") if schedule.input else place
+            problems.append(bundle.problem(where, f"`{schedule.type}` does not take this input: {error}"))
+    return problems
 
 
 def _may_come(name: str, servers: Sequence[McpProvider]) -> bool:

@@ -201,9 +201,12 @@ def _parser() -> argparse.ArgumentParser:
 
     runs = commands.add_parser("runs", parents=[files], help="background runs, and what became of them")
     runs.add_argument(
-        "action", choices=("list", "show", "cancel", "retry"), nargs="?", default="list", help="default: list"
+        "action", choices=("list", "show", "cancel", "retry", "submit"), nargs="?", default="list", help="default: list"
     )
-    runs.add_argument("id", metavar="ID", nargs="?", help="show, cancel, retry: the run")
+    runs.add_argument(
+        "id", metavar="ID", nargs="?", help="show, cancel, retry: the run; submit: a plugin's type of runs"
+    )
+    runs.add_argument("--input", default="{}", metavar="JSON", help="submit: what the run is given (default: {})")
     runs.add_argument(
         "--status",
         choices=("queued", "running", "cancelling", "completed", "failed", "cancelled"),

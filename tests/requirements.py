@@ -1040,6 +1040,22 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     Requirement(
+        "R-masking",
+        "Private values never reach a model, a log or a trace; tools get the real ones, and the client gets them back.",
+        "blueprint invariant 6",
+        (
+            "e2e/test_planted_secrets.py::test_thirty_planted_values_are_found_nowhere",
+            "e2e/test_privacy.py::test_random_conversations_leave_nothing_private_upstream",
+            "e2e/test_privacy.py::test_tool_gets_values_and_model_gets_placeholders_of_its_result",
+            "e2e/test_privacy.py::test_failover_from_an_exempt_backend_masks",
+            "e2e/test_privacy.py::test_block_refuses_and_names_the_kind_alone",
+            "e2e/test_privacy.py::test_a_value_is_revealed_to_its_owner_alone_and_that_is_audited",
+            "security/masking/test_roundtrip.py::test_masked_and_unmasked_a_text_is_what_it_was_however_it_is_cut",
+            "security/masking/test_roundtrip.py::test_a_placeholder_of_another_owners_stays_what_it_is",
+            "security/masking/test_detector.py::test_precision_and_recall_on_the_labelled_set",
+        ),
+    ),
+    Requirement(
         "R-isolation",
         "No kind of record of one owner is found by another, and no table escapes the proof.",
         "blueprint invariant 9",
@@ -1119,6 +1135,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     _field_case(34, "A tool that does not exist is an error the model can mend."),
     _field_case(35, "A failed call of a server's tool never looks like a success, and no result is empty."),
     _field_case(36, "A kept result is found by the same arguments however they are spelt, and an error is never kept."),
+    _field_case(37, "A kept result is what the tool returned, whatever was masked or left out of it for somebody."),
     _field_case(38, "A kept result is for its caller alone, unless its tool says that nobody's matters."),
     _field_case(39, "The same call with the same result is told to the model, and ends after the third."),
     _field_case(40, "A blocking tool stalls nobody else."),
@@ -1184,6 +1201,10 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         85,
         "No client makes new series of a metric.",
         "observe/test_metrics.py::test_no_client_and_no_model_makes_new_series",
+    ),
+    _field_case(
+        86,
+        "A value that is cut by chunks is redacted as in a whole answer, and text before it waits for the look-ahead alone.",
     ),
     _field_case(
         87,

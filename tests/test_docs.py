@@ -431,7 +431,7 @@ async def test_python_examples_are_python_and_plugins_load(example: Example, tmp
     provider = PythonProvider([tmp_path])
     try:
         specs = await provider.list()
-        assert specs or provider.hooks or provider.brought or provider.run_types
+        assert specs or provider.hooks or provider.brought or provider.run_types or provider.strategies
         assert {name for name in HOOK_NAMES if f"async def {name}(" in source} == set(provider.hooks)
     finally:
         await provider.close()

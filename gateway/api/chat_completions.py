@@ -226,7 +226,7 @@ class _Exchange:
             silence_s=self._silence_s,
         )
         # A hook that may change an answer has to see all of it first: then the turn runs unstreamed.
-        return None if turn.snapshot.hooks.on_answer else self._stream
+        return None if turn.snapshot.hooks.reach is None else self._stream
 
     async def _complete(self, result: TurnResult) -> None:
         assert self._turn is not None

@@ -16,6 +16,7 @@ from msgspec.structs import replace as replaced
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.address import origin_of
+from gateway.api.answered_approvals import answer_approvals
 from gateway.api.auth import for_user, read_headers
 from gateway.api.edge import TRACE_ID
 from gateway.api.errors import ErrorAnswer, describe, internal
@@ -69,6 +70,7 @@ class Responses:
             body = await read_body(scope, receive, int(snapshot.config.server.body_limit_mb * 1024 * 1024))
             request = decode_responses(body)
             principal = for_user(principal, request.user)
+            await answer_approvals(request.items, principal, services.desk)
             earlier, request = await services.responding.continued(request, principal.owner)
             making = services.responding.make(trace_id, principal, request, earlier, wishes, ENDPOINT, body, origin)
             if request.background:

@@ -67,7 +67,7 @@ def runs_endpoints(services: Services) -> APIRouter:
         row = await services.runs.get(run_id, await owner_of(request))
         if row is None:
             raise NotFound(f"There is no run {run_id!r}.")
-        return {**view(row), "stages": list(await services.runs.stages(row))}
+        return {**view(row), "stages": await services.runs.stages(row)}
 
     @router.post("/runs/{run_id}/cancel")
     async def cancel(request: Request, run_id: str) -> dict[str, Any]:

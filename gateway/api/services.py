@@ -23,6 +23,7 @@ from gateway.store.store import Traces
 from gateway.store.usage_records import Usages
 from gateway.tools.courier import Courier
 from gateway.tools.settling import Settling
+from gateway.turn.remembering import Remembering
 from gateway.turn.responding import Responding
 from gateway.turn.service import Turns
 from gateway.turn.session import SessionKeeper
@@ -66,4 +67,5 @@ class Services:
     audit: Audit
     compensations: Compensations
     sessions: SessionKeeper
+    memories: Remembering
     vault: Vault

@@ -110,7 +110,7 @@ class Attempt:
         """
         call, config = self.call, self.backend.config
         if call.fit is not None:
-            cut = call.fit(call, self.backend.name, config, tighter=self.own.tighter)
+            cut = call.fit.fit(call, self.backend.name, config, tighter=self.own.tighter)
             self.was_cut, self.was_sent = cut is not call, True
             call = cut
         if self.backend.layout is not None:
@@ -262,6 +262,8 @@ class Attempts:
             raise error
         if isinstance(error, ContextTooLong) and isinstance(self._last, ContextTooLong) and not attempt.was_sent:
             error = ContextTooLong(f"{self._last.message} {error.message}", param=error.param)
+        elif isinstance(error, ContextTooLong) and attempt.own.tighter and self._call.fit is not None:
+            error = ContextTooLong(f"{error.message} {self._call.fit.cannot_shrink()}".strip(), param=error.param)
         self._last = error
         self._after(attempt, error, found, now)
 

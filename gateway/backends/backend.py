@@ -21,12 +21,16 @@ from gateway.security.masking.messages import Conversation
 class Fit(Protocol):
     """What makes a conversation fit the backend that is asked."""
 
-    def __call__(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
+    def fit(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
         """The call as this backend gets it; `tighter` once it has said that it was too long.
 
         Raises:
             ContextTooLong: it does not fit whatever is left out. Of a `tighter` one also where nothing can be left out.
         """
+        ...
+
+    def cannot_shrink(self) -> str:
+        """What of the call that was made last cannot be left out, in words; empty where nothing is known of it."""
         ...
 
 

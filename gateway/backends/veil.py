@@ -25,7 +25,7 @@ _decode = msgspec.json.decode
 _encode = msgspec.json.encode
 _MARK: Final = OPENING[0]
 # A call with more than this is looked through in a thread.
-_HEAVY_BYTES: Final = 100_000
+_HEAVY_BYTES: Final = 16_000
 # Fields of a message or delta that are texts.
 _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
 
@@ -40,11 +40,16 @@ async def veiled(call: ModelCall, backend: str) -> tuple[ModelCall, Veil | None]
     if private is None or private.masking.exempts(backend):
         return call, None
     if _size(call) > _HEAVY_BYTES:
-        return await asyncio.to_thread(_veiled, call, private)
-    return _veiled(call, private)
+        return await asyncio.to_thread(masked_call, call, private)
+    return masked_call(call, private)
 
 
-def _veiled(call: ModelCall, private: Conversation) -> tuple[ModelCall, Veil | None]:
+def masked_call(call: ModelCall, private: Conversation) -> tuple[ModelCall, Veil | None]:
+    """The same for a backend that may see nothing; takes its time.
+
+    Raises:
+        InvalidRequest: as `veiled`.
+    """
     if not private.learn(call.messages, call.fields):
         return call, None
     masking = private.masking

@@ -24,7 +24,7 @@ from gateway.errors import (
 )
 
 # Servers word "the prompt does not fit" in their own ways; the code is trusted first.
-_TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error", "tokens_limit_reached"})
 _TOO_LONG_WORDS: Final = (
     "context length",
     "context window",
@@ -46,7 +46,25 @@ _TOO_LONG_WORDS: Final = (
     "too many tokens",
     "exceed the configured limit",
     "reduce the length of the messages",
+    "context limit",
+    "context overflow",
+    "maximum model length",
+    "model token limit",
+    "max message tokens",
+    "`inputs` must have less than",
+    "`inputs` tokens",
+    "超长",
+    "上下文长度",
 )
+# However it is said: what was sent, that it is too much, and that tokens are what is counted. What was asked for in answer
+# has a limit of its own, which no other prompt mends.
+_TOO_MUCH: Final = re.compile(
+    r"\b(?:prompt|inputs?|context|messages|conversation|request)\b(?:\W+\w+){0,9}?\W+"
+    r"(?:too (?:long|large|many)|(?:long|larg)er than|exceed(?:s|ed|ing)?)\b"
+)
+_COUNTED: Final = ("token", "context")
+_ANSWERED: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "completion token", "output token")
+_READ_CHARACTERS: Final = 4000
 # What an error without a status means, by its own type or code.
 _STATUS_OF: Final = {
     "invalid_request_error": 400,
@@ -135,7 +153,7 @@ def _judged(
         whose = f"The upstream refused the gateway's credentials{f' for `{model}`' if model else ''}"
         return UpstreamDenied(f"{whose}: {secrets.scrub(words, denied=True)}", status=status)
     message = secrets.scrub(words)
-    if status in (None, 400, 413, 422) and is_too_long(kind, code, message):
+    if status in (None, 400, 413, 422, 500) and is_too_long(kind, code, message):
         return ContextTooLong(message)
     if status is None:
         return UpstreamBroken(message, kind=kind, code=code, param=param)
@@ -154,11 +172,14 @@ def _judged(
 
 
 def is_too_long(kind: str | None, code: str | None, message: str) -> bool:
-    """Whether an upstream's 400 means that the prompt does not fit."""
+    """Whether an upstream's refusal means that the prompt does not fit."""
     if code in _TOO_LONG_CODES or kind in _TOO_LONG_CODES:
         return True
-    lower = message.lower()
-    return any(words in lower for words in _TOO_LONG_WORDS)
+    lower = message[:_READ_CHARACTERS].lower()
+    if any(words in lower for words in _TOO_LONG_WORDS):
+        return True
+    counted = any(word in lower for word in _COUNTED) and not any(word in lower for word in _ANSWERED)
+    return counted and _TOO_MUCH.search(lower) is not None
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -42,6 +42,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
         user: `safety_identifier`, else `user`, else None.
         functions: whether the client speaks the older form, `functions` and `function_call`: its answer is written so.
         fields: every other field, raw JSON, unknown ones included.
+        approvals: approvals that the conversation carries beside its messages, by id.
     """
 
     model: str
@@ -55,6 +56,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     user: str | None
     fields: Mapping[str, msgspec.Raw]
     functions: bool = False
+    approvals: tuple[str, ...] = ()
 
     @property
     def has_image(self) -> bool:

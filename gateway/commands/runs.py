@@ -1,4 +1,4 @@
-"""`hermes-gateway runs`: background runs and what became of them; cancel one, or begin a failed one again."""
+"""`hermes-gateway runs`: background runs and what became of them; cancel one, begin a failed one again, ask for one."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ class _Refused(Exception):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List, show, cancel or retry; 1 where there is no such run, or it is not to be touched."""
+    """List, show, cancel, retry or submit; 1 where there is no such run, or it is not to be touched or taken on."""
     if (arguments.action == "list") == (arguments.id is not None):
-        print("`list` takes no ID; `show`, `cancel` and `retry` take one.", file=sys.stderr)
+        print("`list` takes no ID; `show`, `cancel` and `retry` take one, `submit` a type of runs.", file=sys.stderr)
         return 2
     if not 1 <= arguments.limit <= _MOST:
         print(f"--limit: expected 1 to {_MOST}, not {arguments.limit}", file=sys.stderr)
         return 2
     try:
         settings = settings_of()
-        ask = _over_http if settings.gateway_url else _in_database
+        over_http = settings.gateway_url is not None and settings.gateway_key is not None
+        # Which types there are, and what they take, knows who has the plugins.
+        ask = _over_http if over_http or arguments.action == "submit" else _in_database
         answer = asyncio.run(ask(arguments, settings))
     except ConfigError as error:
         return tell(error)
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_line(row))
     else:
         print(_line(answer))
-        if arguments.action == "show":
+        if arguments.action == "show" and answer["stages"]:
             print(f"stages: {', '.join(answer['stages'])}")
         if answer["response"] is not None and arguments.action == "show":
             print(msgspec.json.format(msgspec.json.encode(answer["response"])).decode())
@@ -77,8 +79,18 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> dict[
         if found is None:
             raise _Refused(f"There is no run {arguments.id!r}.")
         return found
+    if arguments.action == "submit":
+        try:
+            given = msgspec.json.decode(arguments.input)
+        except msgspec.DecodeError as error:
+            raise _Refused(f"--input is no JSON: {error}") from error
+        return await _posted(settings, "/v1/runs", {"type": arguments.id, "input": given})
     asked = {"from": arguments.stage} if arguments.action == "retry" else {}
-    status, body = await post_json(settings, f"/v1/runs/{arguments.id}/{arguments.action}", asked, _TIMEOUT_S)
+    return await _posted(settings, f"/v1/runs/{arguments.id}/{arguments.action}", asked)
+
+
+async def _posted(settings: Settings, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+    status, body = await post_json(settings, path, asked, _TIMEOUT_S)
     if status >= 400:
         raise _Refused(body.get("error", {}).get("message", f"the gateway answered {status}"))
     return body
@@ -112,7 +124,7 @@ async def _in_database(arguments: argparse.Namespace, settings: Settings) -> dic
         row = await runs.get(arguments.id, None)
         if row is None:
             raise NotFound(f"There is no run {arguments.id!r}.")
-        return {**view(row), "stages": list(await runs.stages(row))}
+        return {**view(row), "stages": await runs.stages(row)}
     finally:
         await queue.close()
         await store.close()

@@ -28,6 +28,8 @@ class ApprovalsConfig(Section):
     double_roles: tuple[Role, ...] = Field(
         default=("admin",), description="Roles that see the codes of deletions, and may approve them."
     )
-    confidence: Literal["none"] = Field(default="none", description="Where a model's confidence in a call is read.")
+    confidence: Literal["none", "logprobs", "argument"] = Field(
+        default="none", description="Where a model's confidence in a call is read."
+    )
     confidence_threshold: float = Field(default=0.8, ge=0, le=1)
     webhooks: tuple[Name, ...] = Field(default=(), description="Who is told of what waits, by name.")

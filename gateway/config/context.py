@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final
 
 import re2
 from pydantic import Field, StringConstraints, field_validator
 
 from gateway.config.section import NonEmpty, Section
 
-Strategy = Literal["auto", "window", "summary", "last", "fresh", "none"]
+# What there is without any plugin.
+STRATEGIES: Final = ("auto", "window", "summary", "last", "fresh", "none")
+Strategy = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 
 
 class PinConfig(Section):
@@ -51,6 +53,13 @@ class SessionsConfig(Section):
     max_mb: float = Field(default=16, gt=0, le=256, description="What one may hold; the oldest turns go first.")
 
 
+class MemoryConfig(Section):
+    """What is remembered of callers beyond one conversation."""
+
+    enabled: bool = False
+    max_tokens: int = Field(default=300, ge=0, le=100_000, description="What memories may take of a request.")
+
+
 class ContextConfig(Section):
     """What a model is sent of a long conversation."""
 
@@ -62,6 +71,7 @@ class ContextConfig(Section):
     summary: SummaryConfig = SummaryConfig()
     answer_reserve_tokens: int = Field(default=1024, ge=0)
     sessions: SessionsConfig = SessionsConfig()
+    memory: MemoryConfig = MemoryConfig()
 
 
 class RouteContextConfig(Section):

@@ -54,7 +54,6 @@ def _region(region: str) -> str:
 
 
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_linear)]
-PatternName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 Region = Annotated[str, AfterValidator(_region)]
 
 
@@ -72,8 +71,8 @@ class PrivacyConfig(_Said):
 
     mode: Mode = "none"
     kinds: tuple[Kind, ...] = ("phone", "id_number", "bank_card", "email")
-    patterns: dict[PatternName, Pattern] = Field(default_factory=dict)
-    fields: dict[PatternName, tuple[NonEmpty, ...]] = Field(default_factory=dict)
+    patterns: dict[Name, Pattern] = Field(default_factory=dict)
+    fields: dict[Name, tuple[NonEmpty, ...]] = Field(default_factory=dict)
     exempt_backends: tuple[Name, ...] = ()
     id_numbers: tuple[IdNumber, ...] = ("cn.ric",)
     phone_regions: tuple[Region, ...] = ("CN", "US", "GB")
@@ -85,8 +84,8 @@ class RoutePrivacy(_Said):
 
     mode: Mode | None = None
     kinds: tuple[Kind, ...] | None = None
-    patterns: dict[PatternName, Pattern] | None = None
-    fields: dict[PatternName, tuple[NonEmpty, ...]] | None = None
+    patterns: dict[Name, Pattern] | None = None
+    fields: dict[Name, tuple[NonEmpty, ...]] | None = None
     exempt_backends: tuple[Name, ...] | None = None
 
     def over(self, base: PrivacyConfig) -> PrivacyConfig:

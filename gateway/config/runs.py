@@ -27,7 +27,9 @@ class ScheduleConfig(Section):
     cron: NonEmpty = Field(description="Five fields: minute, hour, day, month, day of the week.")
     timezone: NonEmpty = "UTC"
     key: Name = Field(description="The key under `keys.static` in whose name it is executed, or `local`.")
-    request: dict[str, Any] = Field(description="The body of a Chat Completions request.")
+    request: dict[str, Any] | None = Field(default=None, description="The body of a Chat Completions request.")
+    type: NonEmpty | None = Field(default=None, description="A type of runs that a plugin adds, instead of a request.")
+    input: dict[str, Any] = Field(default_factory=dict, description="What a run of that type is given.")
 
     @field_validator("timezone")
     @classmethod

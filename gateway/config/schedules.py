@@ -28,6 +28,11 @@ def schedule_problems(config: GatewayConfig, document: Document) -> Iterator[Pro
         place = ("runs", "schedules", name)
         if schedule.key not in keys:
             yield document.problem((*place, "key"), f"there is no key `{schedule.key}` under `keys.static`")
+        if (schedule.request is None) == (schedule.type is None):
+            yield document.problem(place, "a schedule has either a `request` or a `type` of runs")
+            continue
+        if schedule.request is None:
+            continue  # types, and what they take, are the plugins' to say
         try:
             request = decode_request(msgspec.json.encode(schedule.request))
         except InvalidRequest as error:

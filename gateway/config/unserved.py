@@ -13,7 +13,6 @@ _GATEWAY: Final = (
     "backends.*.capabilities.parallel_tools",
     "backends.*.capabilities.streaming",
     "backends.*.capabilities.text_tool_calls",
-    "context.memory",
     "runs.join_timeout_s",
     "observe.otlp",
 )

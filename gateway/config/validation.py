@@ -24,6 +24,8 @@ _SECRET: Final = frozenset(
     {"key", "api_key", "api_keys", "admin_key", "headers", "database", "base_url", "redis", "secret", "url"}
 )
 _NAME: Final = "1 to 64 letters, digits or `. _ / : -`, beginning with a letter or a digit"
+# How the patterns of names end, with a wildcard or without.
+_NAME_ENDS: Final = "{0,63}$"
 _WANTED: Final[Mapping[str, str]] = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -153,7 +155,10 @@ def _message(
     if str(first["loc"][-1]) == "[key]":
         return f"{path[-1]!r} is not a name; a name is {_NAME}"
     if "string_pattern_mismatch" in kinds:
-        return f"`{name}` must be a name ({_NAME}){value}"
+        pattern = next(item["ctx"]["pattern"] for item in items if item["type"] == "string_pattern_mismatch")
+        # Other things than names have forms of their own: currencies, headers.
+        wanted = f"be a name ({_NAME})" if pattern.endswith(_NAME_ENDS) else f"look like `{pattern}`"
+        return f"`{name}` must {wanted}{value}"
     if first["input"] is None and "string_too_short" not in kinds:
         return f"`{name}` is empty; give it a value or leave it out"
     if "string_too_short" in kinds:

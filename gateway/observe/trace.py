@@ -95,7 +95,9 @@ class TraceWriter:
         if self._closed or len(self._waiting) >= self._max_waiting or self._characters + size > MAX_CHARACTERS:
             self.dropped += 1
             return
-        private = trace.private or self._private(trace.owner)
+        private = trace.private
+        if private is None and not any(event.type == "decision.made" for event in trace.events):
+            private = self._private(trace.owner)
         # What is private is looked for in a thread.
         at_once = size <= _SMALL and (private is None or not private.masking.known)
         self._waiting.append(_waiting(trace, size, self._row(trace, private) if at_once else None, private))

@@ -251,4 +251,12 @@ def _stands_alone(word: _Word, text: str, start: int, end: int) -> bool:
     """Whether no letter of the same kind of script touches the keyword: `c` is not in `cat`, `订单` is in `我的订单号`."""
     if word.bound_left and start > 0 and bounds_words(text[start - 1]):
         return False
-    return not (word.bound_right and end < len(text) and bounds_words(text[end]))
+    if not word.bound_right or end == len(text):
+        return True
+    return not bounds_words(text[end]) and not (text[end] in "+#" and _is_signed(text, end))
+
+
+def _is_signed(text: str, end: int) -> bool:
+    """Whether a single letter and the signs behind it are one name: C# and C++ are not C. A whole word with a `#` is its number."""
+    alone = end < 2 or not bounds_words(text[end - 2])
+    return alone and (text[end] == "#" or text.startswith("++", end))

@@ -182,9 +182,9 @@ class Acceptance:
                 await self._records.add(following)
         return found
 
-    async def stages(self, run: RunRow) -> Sequence[str]:
-        """From where a run can go on that is begun again."""
-        return await self._stages.of(run)
+    async def stages(self, run: RunRow) -> Sequence[str] | None:
+        """From where a run can go on that is begun again; None for one that cannot be."""
+        return await self._stages.of(run) if run.status in ("failed", "cancelled") else None
 
     async def retry(self, id: str, owner: str | None, stage: str = LAST) -> RunRow:  # noqa: A002 - as above
         """Begin a run again that failed or was cancelled; it goes on from one of its stages, mostly its last recorded step.
@@ -254,6 +254,11 @@ class Acceptance:
 def queued_of(row: RunRow) -> Queued:
     """What is queued of a run."""
     return Queued(row.id, row.trace_id, row.parent_id, row.kind, row.priority)
+
+
+def resumed_of(row: RunRow) -> Queued:
+    """What is queued of a run that was under way already: before all that wait to be begun."""
+    return queued_of(row)._replace(priority="high")
 
 
 def _away(error: StoreUnavailable) -> BackgroundUnavailable:

@@ -15,7 +15,7 @@ import structlog
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig
 from gateway.errors import StoreUnavailable
-from gateway.runs.acceptance import queued_of
+from gateway.runs.acceptance import queued_of, resumed_of
 from gateway.runs.followers import Followers
 from gateway.runs.queue import Queue
 from gateway.runs.tally import RunsTally
@@ -128,7 +128,7 @@ class Ending:
 
         if await self._written(run, write) and status == "queued" and due_at <= self._clock.now():
             with contextlib.suppress(StoreUnavailable):
-                await self._queue.put([queued_of(run)])
+                await self._queue.put([resumed_of(run)])
 
     async def _written(self, run: RunRow, write: Callable[[], Awaitable[bool]]) -> bool:
         """Write a run's state down, again where the database is away for a while; False where it is somebody else's."""

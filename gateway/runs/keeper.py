@@ -16,7 +16,7 @@ import structlog
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig
 from gateway.errors import StoreUnavailable
-from gateway.runs.acceptance import queued_of
+from gateway.runs.acceptance import queued_of, resumed_of
 from gateway.runs.followers import Followers
 from gateway.runs.lasting import lasting
 from gateway.runs.queue import Queue
@@ -128,8 +128,8 @@ class Keeper:
         followers = [each for run in lapsed if run.over for each in self._followers.of(run, run.status, now)]
         if followers:
             await self._records.add(followers)
-        again = [run for run in lapsed if run.status == "queued"]
-        await self._queue.put([queued_of(run) for run in (*again, *followers)])
+        again = [resumed_of(run) for run in lapsed if run.status == "queued"]
+        await self._queue.put([*again, *(queued_of(run) for run in followers)])
 
     async def _queue_again(self, before: dict[Priority, float], why: str) -> None:
         total = 0

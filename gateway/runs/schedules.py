@@ -79,9 +79,9 @@ class Schedules:
                 self._begun[name] = time
                 continue
             trace_id = hashlib.sha256(f"{name}\0{time}".encode()).hexdigest()[:32]
-            body = {**schedule.request, "stream": False}
+            body = schedule.input if schedule.request is None else {**schedule.request, "stream": False}
             new = NewRun(
-                kind="chat",
+                kind=schedule.type or "chat",
                 trace_id=trace_id,
                 owner=caller.owner,
                 body=msgspec.json.encode(body),

@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
-from gateway.errors import InvalidRequest, NotFound, StoreUnavailable, ToolFailed
+from gateway.errors import InvalidRequest, NotAllowed, NotFound, StoreUnavailable, ToolFailed
 from gateway.runs.frame import framed, read_frame
 from gateway.runs.run import Attempt, Done, NewRun
 from gateway.security.principal import NOWHERE, Origin, Principal
@@ -27,6 +27,7 @@ from gateway.turn.snapshot import Snapshot
 
 FURTHEST_S: Final = 366 * 86_400.0
 _LONGEST_STEP: Final = 128
+_LARGEST_PROGRESS: Final = 65_536
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -68,6 +69,8 @@ class TaskHandler:
             if kind is None:
                 raise NotFound(f"No plugin executes runs of the type {run.kind!r} any more.")
             caller = frame.principal
+            if not snapshot.tools.may_run(kind, caller):
+                raise NotAllowed(f"This key may not ask for runs of the type {run.kind!r}.")
             await snapshot.keys.still(caller, self._clock.now(), lasting=True)
             context = RunContext(
                 user=caller.user,
@@ -85,7 +88,8 @@ class TaskHandler:
             limit = asyncio.timeout(limit_s)
             try:
                 async with limit:
-                    made = await kind.run(msgspec.json.decode(run.body), context)
+                    # What a schedule gives has been looked at by nobody else.
+                    made = await kind.run(kind.validator.validate(msgspec.json.decode(run.body)), context)
             except (StoreUnavailable, NotFound):
                 raise
             except InvalidArguments as error:
@@ -160,7 +164,10 @@ class _Recorder:
         self._known = dict(known)
 
     async def report(self, progress: Any) -> None:
-        await self._attempt.report(msgspec.json.decode(_json(progress, "`report` was given")))
+        told = _json(progress, "`report` was given")
+        if len(told) > _LARGEST_PROGRESS:
+            raise ToolFatal(f"`report` was given {len(told)} bytes; at most {_LARGEST_PROGRESS} are shown")
+        await self._attempt.report(msgspec.json.decode(told))
 
     async def step(self, name: Any, make: Callable[[], Awaitable[Any]]) -> Any:
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_STEP:

@@ -6,9 +6,13 @@ put right: calls and results stay together, and the last user message and what c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
 
 from gateway.chat.blocks import Message
+from gateway.chat.codecs.chat_completions import encode_message
 
 
 def parts(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
@@ -19,11 +23,22 @@ def parts(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Mes
     return messages, ()
 
 
-def chosen(strategy: str, messages: Sequence[Message]) -> Sequence[Message]:
-    """What is sent of a conversation without its leading system messages."""
+Choose = Callable[[list[dict[str, Any]]], Iterable[int]]
+
+
+def chosen(strategy: str, messages: Sequence[Message], choose: Choose | None = None) -> Sequence[Message]:
+    """What is sent of a conversation without its leading system messages; `choose` is a plugin's.
+
+    Raises:
+        Exception: whatever the plugin's function raises.
+    """
     if strategy == "none":
         return messages
     here = _last_user(messages)
+    if choose is not None:
+        wanted = choose([msgspec.json.decode(encode_message(message)) for message in messages])
+        picked = {at for at in wanted if 0 <= at < len(messages)}
+        return _whole(messages, [*_paired(messages, picked), *range(here, len(messages))])
     if strategy == "last":
         return _whole(messages, [*_last_results(messages, here), *range(here, len(messages))])
     return _whole(messages, range(here, len(messages)))
@@ -34,6 +49,17 @@ def _whole(messages: Sequence[Message], positions: Iterable[int]) -> list[Messag
     kept = set(positions)
     kept.update(index for index, message in enumerate(messages) if message.role in ("system", "developer"))
     return [messages[index] for index in sorted(kept)]
+
+
+def _paired(messages: Sequence[Message], picked: set[int]) -> Iterable[int]:
+    """These positions, and with one of a call and its results all of them."""
+    start = 0
+    for index in range(1, len(messages) + 1):
+        if index < len(messages) and messages[index].role == "tool":
+            continue
+        if any(at in picked for at in range(start, index)):
+            yield from range(start, index)
+        start = index
 
 
 def _last_user(messages: Sequence[Message]) -> int:

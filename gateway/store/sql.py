@@ -11,6 +11,7 @@ from gateway.store.effects import SqlEffects
 from gateway.store.hidden import SqlHidden
 from gateway.store.journal import SqlJournal
 from gateway.store.keys import SqlKeys
+from gateway.store.memories import SqlMemories
 from gateway.store.private_values import SqlPrivateValues
 from gateway.store.responses import SqlResponses
 from gateway.store.runs import SqlRuns
@@ -37,6 +38,7 @@ class SqlStore:
         self.conversations = SqlConversations(self._database)
         self.runs = SqlRuns(self._database)
         self.sessions = SqlSessions(self._database)
+        self.memories = SqlMemories(self._database)
         self.approvals = SqlApprovals(self._database)
         self.audit = SqlAudit(self._database)
         self.compensations = SqlCompensations(self._database)

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0010"
+HEAD: Final = "0011"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -451,4 +451,20 @@ session_messages: Final = Table(
     Column("session", Integer, ForeignKey("sessions.number", ondelete="CASCADE"), primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("message", LargeBinary, nullable=False),
+)
+
+# What is remembered of an owner beyond one conversation. `vector` is 32-bit floats of the encoder named in `space`.
+memories: Final = Table(
+    "memories",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("space", Text, nullable=False),
+    Column("vector", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Index(None, "owner", "created_at"),
 )

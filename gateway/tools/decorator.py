@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
+from gateway.config.context import STRATEGIES
 from gateway.errors import Problem
 from gateway.tools.declaration_faults import faults
 from gateway.tools.sources import told
@@ -25,6 +26,7 @@ DEFAULT_TIMEOUT_S = 10
 Check = Callable[[], Any] | Mapping[str, Any]
 
 _ATTRIBUTE = "__hermes_tool__"
+_STRATEGY = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _DELETING = frozenset({"delete", "remove", "drop", "erase", "purge", "destroy", "wipe", "truncate", "unlink"})
 _DELETING_CJK = ("删除", "移除", "清空", "销毁", "注销", "擦除", "刪除", "清除")
 
@@ -192,6 +194,7 @@ class Tools:
         added: the functions that were added, whatever is wrong with them.
         providers: the tool providers that were added, in order.
         run_types: the types of runs that were added, in order.
+        strategies: the functions that choose what is sent of long conversations, by name.
         problems: every mistake found, with file and line.
     """
 
@@ -200,6 +203,7 @@ class Tools:
         self.added: set[Callable[..., Any]] = set()
         self.providers: list[Any] = []
         self.run_types: list[RunDeclaration] = []
+        self.strategies: dict[str, Callable[..., Any]] = {}
         self.problems: list[Problem] = []
 
     def add(self, *functions: Callable[..., Any]) -> None:
@@ -221,6 +225,24 @@ class Tools:
     def add_provider(self, provider: Any) -> None:
         """Add a source of tools: an object with `name`, `async list()` and `async call(name, arguments, context)`."""
         self.providers.append(provider)
+
+    def add_strategy(self, name: str, function: Callable[[list[dict[str, Any]]], Iterable[int]]) -> None:
+        """Add a strategy that `context.strategy` may name.
+
+        Args:
+            name: lower-case letters, digits, `-` and `_`.
+            function: is given a conversation's messages in Chat Completions' form, system messages in front left out, and
+                returns the positions of those that are sent. Calls and results stay together, and the last user message and
+                what came behind it are sent, whatever it returns. Called for every model call: it has to be quick.
+
+        Raises:
+            TypeError: the name is none that a strategy may have, or it is taken.
+        """
+        if not _STRATEGY.fullmatch(name) or name in STRATEGIES:
+            raise TypeError(f"a strategy cannot be called {name!r}")
+        if name in self.strategies:
+            raise TypeError(f"there is a strategy {name!r} already")
+        self.strategies[name] = function
 
     def add_run_type(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from gateway.errors import Problem
@@ -31,6 +31,16 @@ class Running(Protocol):
     @property
     def run_types(self) -> Sequence[RunType]:
         """Each with its handler, which can be called once the provider is open."""
+        ...
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """What brings strategies for long conversations beside its tools, once it has been listed."""
+
+    @property
+    def strategies(self) -> Mapping[str, Callable[..., Iterable[int]]]:
+        """By name, each a function from messages in Chat Completions' form to positions among them."""
         ...
 
 

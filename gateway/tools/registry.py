@@ -14,10 +14,10 @@ from gateway.config.models import ToolLimitConfig, ToolsConfig
 from gateway.errors import ConfigError, Problem
 from gateway.security.principal import Principal
 from gateway.tools.prerequisites import unknown_compensations, unmet_requirements
-from gateway.tools.provider import HOOK_NAMES, Bringing, Hook, Running, ToolProvider
+from gateway.tools.provider import HOOK_NAMES, Bringing, Choosing, Hook, Running, ToolProvider
 from gateway.tools.run_types import RunType
 from gateway.tools.short_names import ShortNames, short_name
-from gateway.tools.spec import TOOL_NAME_PATTERN, ToolSpec, split_origin
+from gateway.tools.spec import TOOL_NAME_PATTERN, ToolSpec, asking_confidence, split_origin
 from gateway.tools.validate import ArgumentValidator, SchemaInvalid
 
 
@@ -32,9 +32,11 @@ class Registry:
         max_result_bytes: most bytes of a result that a model sees.
         forward_headers: the client's headers that some tool is handed, lower case.
         gated: whether some tool's calls may have to wait for a human; `compensated` whether some tool's effects can be undone.
+        asking: tools with a `confidence_gate` as models are told of them that have to say how sure they are, by name.
         names: every name a tool may be named by: its own, and the short one of a server's tool while that is unique.
         ambiguous: what a short name may mean that is not unique.
         run_types: types of background runs by name.
+        strategies: what chooses what is sent of a long conversation, by name.
     """
 
     def __init__(
@@ -55,12 +57,21 @@ class Registry:
         self.run_types: Mapping[str, RunType] = MappingProxyType(
             {kind.name: kind for each in providers.values() if isinstance(each, Running) for kind in each.run_types}
         )
+        self.strategies: Mapping[str, Callable[..., Iterable[int]]] = MappingProxyType(
+            {
+                name: choose
+                for each in providers.values()
+                if isinstance(each, Choosing)
+                for name, choose in each.strategies.items()
+            }
+        )
         self._providers = dict(providers)
         self._validators = dict(validators)
         self.config = config
         self.max_result_bytes = config.max_result_bytes
         self.forward_headers = frozenset(name for spec in specs.values() for name in spec.forward_headers)
         self.gated = any(spec.gated for spec in specs.values())
+        self.asking = {spec.name: asking_confidence(spec) for spec in specs.values() if spec.confidence_gate}
         self.compensated = any(spec.compensate for spec in specs.values())
         self._short = ShortNames(specs)
         self.names = frozenset([*specs, *self._short.names])

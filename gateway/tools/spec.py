@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +17,16 @@ from gateway.chat.schemas.dialect import DIALECTS, SchemaDialect, Shaped, in_dia
 
 # What OpenAI takes as a function's name; every other provider takes at least this.
 TOOL_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+# The argument in which a model says how sure it is of a call, where tools ask for that.
+CONFIDENCE: Final = "confidence"
+_CONFIDENCE_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "number",
+    "minimum": 0,
+    "maximum": 1,
+    "description": "How sure you are that exactly this call is what the user wants, from 0 to 1.",
+}
 
 
 class ToolRetry(Exception):
@@ -226,6 +236,23 @@ def make_spec(
         confidence_gate=confidence_gate,
         compensate=compensate,
     )
+
+
+def asking_confidence(spec: ToolSpec) -> ToolSpec:
+    """The tool as a model is told of it that has to say how sure it is of a call. What it takes stays as it is."""
+    properties = spec.parameters.get("properties") or {}
+    if CONFIDENCE in properties:
+        return spec
+    parameters = {
+        **spec.parameters,
+        "properties": {**properties, CONFIDENCE: _CONFIDENCE_SCHEMA},
+        "required": [*(spec.parameters.get("required") or ()), CONFIDENCE],
+    }
+    said = {dialect: in_dialect(parameters, dialect) for dialect in DIALECTS}
+    encoded = {dialect: _encoded(spec.name, spec.description, shaped) for dialect, shaped in said.items()}
+    wire = encoded["whole"]
+    wires = {dialect: other for dialect, other in encoded.items() if other != wire}
+    return replace(spec, wire=wire, wires=wires)
 
 
 def _encoded(name: str, description: str, shaped: Shaped) -> bytes:

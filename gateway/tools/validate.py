@@ -37,6 +37,8 @@ class ArgumentValidator:
             SchemaInvalid: it is no valid schema, a reference leads nowhere, or a pattern needs backtracking.
         """
         self._schema = dict(schema)
+        # What alternatives take, by the schema that they stand in; each is part of this one, and lives as long.
+        self._alternatives: dict[int, frozenset[str]] = {}
         try:
             self._compiled = jsonschema_rs.validator_for(
                 self._schema, pattern_options=jsonschema_rs.RegexOptions(), offline=True
@@ -114,8 +116,14 @@ class ArgumentValidator:
         branches = schema.get("anyOf") or schema.get("oneOf")
         if not isinstance(branches, list):
             return frozenset()
+        if (known := self._alternatives.get(id(schema))) is not None:
+            return known
+        # They may lead back here, and to one another in more ways than can be walked.
+        self._alternatives[id(schema)] = frozenset()
         each = [self._types(self._resolved(branch)) for branch in branches]
-        return frozenset().union(*each) if all(each) else frozenset()
+        types: frozenset[str] = frozenset().union(*each) if all(each) else frozenset()
+        self._alternatives[id(schema)] = types
+        return types
 
 
 def _type_of(value: Any) -> str:

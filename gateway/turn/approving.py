@@ -5,8 +5,10 @@ Knows turns and the desk. Which gates there are is `gateway/approvals/`'s; what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from gateway.approvals.desk import Asking, Desk
 from gateway.approvals.gates import gates_of
@@ -18,7 +20,7 @@ from gateway.approvals.words import (
     why_not,
     withdrawn,
 )
-from gateway.chat.blocks import ToolCall
+from gateway.chat.blocks import Message, ToolCall, ToolResult
 from gateway.clock import Clock
 from gateway.errors import StoreUnavailable
 from gateway.store.approval_records import ApprovalRow
@@ -29,7 +31,7 @@ from gateway.tools.spec import ToolSpec
 from gateway.turn.context import Turn
 from gateway.turn.progress import Progress
 from gateway.turn.state import State
-from gateway.turn.waiting import PREFIX, TurnApprovals, ids_in, is_told, told_messages
+from gateway.turn.waiting import BEING_DONE, PREFIX, TurnApprovals, ids_in, is_told, told_messages
 
 # What is approved has its tool's time and this to be executed: a queue, and a worker, stand in between.
 _QUEUE_S: Final = 15.0
@@ -60,7 +62,7 @@ class Approving:
         if not tools.specs or turn.request.n > 1:
             return
         messages = turn.messages
-        ids = ids_in(messages)
+        ids = (*ids_in(messages), *turn.request.approvals)
         session = turn.session if tools.gated else None
         if not ids and session is None:
             return
@@ -82,9 +84,9 @@ class Approving:
             tells.append((row, self._desk.status_of(row)))
             if row.settled_at(self._clock.now()):
                 approvals.told.append(row.id)
-            turn.record.emit("approval.told", approval=row.id, status=tells[-1][1], ok=row.ok)
         if tells:
             told = told_messages(tells)
+            _tell(turn, [row for row, _ in tells], told)
             progress.messages = (*progress.messages, *told)
             progress.used = True
         if any(self._desk.status_of(row) == "pending" for row in approvals.known.values()):
@@ -245,6 +247,22 @@ class Approving:
 
 def _is_run(turn: Turn) -> bool:
     return turn.joinable is not None and turn.joinable.asked.durable
+
+
+def _tell(turn: Turn, rows: Sequence[ApprovalRow], told: Sequence[Message]) -> None:
+    """Leave in the trace what the model is told of approvals of earlier turns."""
+    for row, call, result in zip(rows, told[0].tool_calls, told[1:], strict=True):
+        content = next(block.text for block in result.blocks if isinstance(block, ToolResult))
+        turn.record.emit(
+            "approval.told",
+            approval=row.id,
+            name=call.name,
+            call_id=call.id,
+            arguments=msgspec.json.decode(row.arguments),
+            # Nothing by now of what is being done.
+            ok=None if call.id.endswith(BEING_DONE) else bool(row.ok),
+            content=content,
+        )
 
 
 def _of(turn: Turn) -> TurnApprovals:

@@ -61,7 +61,7 @@ def asking(turn: Turn, progress: Progress, left_s: float) -> Asking:
         turn.wanted,
         conversation_tokens(messages) + tools_tokens(fields) if pool.sized else 0,
         turn.wires.differing if turn.tools_wire is not None else None,
-        turn.window.fit if turn.window is not None else None,
+        turn.window,
         turn.private,
     )
     return Asking(pool, call, must_call or (not final and pool is not turn.answer_pool))

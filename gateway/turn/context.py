@@ -126,6 +126,7 @@ class Turn(msgspec.Struct, eq=False):
         approvals: what it knows of approvals; None where it has nothing to do with any.
         window: makes its conversation fit the backends, or None where it is sent as it is.
         on_failure: what becomes of its effects when a later step fails.
+        tells_tokens: whether log-probabilities are asked for, to see how sure the model is of its calls.
         gone_away: whether its client has left.
         stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
@@ -187,6 +188,7 @@ class Turn(msgspec.Struct, eq=False):
     approvals: TurnApprovals | None = None
     on_failure: OnFailure = "keep"
     gone_away: bool = False
+    tells_tokens: bool = False
     window: TurnWindow | None = None
     stay: Keeps | None = None
     changed: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from gateway.chat.blocks import Message
 from gateway.chat.request import ChatRequest
 from gateway.routing.decision import Decision
 from gateway.security.principal import Principal
+from gateway.tools.look_ahead import reach_of
 
 Hook = Callable[..., Awaitable[Any]]
 
@@ -21,15 +22,19 @@ class Hooks:
 
     A hook refuses by raising a `GatewayError`, usually `NotAllowed` or `InvalidRequest`; it changes by returning a value of
     the kind it was given, and leaves things as they are by returning None.
+
+    Attributes:
+        reach: how many characters `on_answer` hooks look around each place; None where one has to see the whole answer.
     """
 
-    __slots__ = ("on_answer", "on_decision", "on_event", "on_request")
+    __slots__ = ("on_answer", "on_decision", "on_event", "on_request", "reach")
 
     def __init__(self, found: Mapping[str, Sequence[Hook]]) -> None:
         self.on_request = tuple(found.get("on_request", ()))
         self.on_decision = tuple(found.get("on_decision", ()))
         self.on_answer = tuple(found.get("on_answer", ()))
         self.on_event = tuple(found.get("on_event", ()))
+        self.reach = reach_of(self.on_answer)
 
     async def request(self, request: ChatRequest, principal: Principal) -> ChatRequest:
         """Run `on_request(request, principal)`."""
@@ -44,7 +49,7 @@ class Hooks:
         return decision
 
     async def answer(self, message: Message, principal: Principal) -> Message:
-        """Run `on_answer(message, principal)`. A turn with such hooks streams only after they have seen the whole answer."""
+        """Run `on_answer(message, principal)`. Where `reach` is None, a turn streams only after they have seen the whole answer."""
         for hook in self.on_answer:
             message = await hook(message, principal) or message
         return message

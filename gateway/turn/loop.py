@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import structs
 
 from gateway.approvals.words import pending_message
@@ -21,6 +22,7 @@ from gateway.tools.courier import Courier, Outcome
 from gateway.tools.result import noted
 from gateway.turn.approving import Approving
 from gateway.turn.asking import asking
+from gateway.turn.confident import confidences_of
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.ending import Ending, TurnResult
@@ -172,7 +174,10 @@ class TurnLoop:
         progress.running = mine
         # The client's results have to follow its calls at once: no room for pictures then.
         room = not progress.theirs
-        outcomes = await self._tool_calls.run(turn, mine, progress.last.recorded, sink, pictures=room)
+        made, confidences = confidences_of(turn, mine, progress.last)
+        outcomes = await self._tool_calls.run(
+            turn, made, progress.last.recorded, sink, pictures=room, confidences=confidences
+        )
         progress.running = ()
         progress.used = True
         if turn.machine.state is State.EXECUTING:
@@ -226,7 +231,13 @@ class TurnLoop:
     def _close_waiting(self, turn: Turn, progress: Progress) -> None:
         """The turn ends here: a plain answer says what waits for a human. The client's own calls go with it."""
         assert turn.approvals is not None, "it waits for something"
-        progress.closing = pending_message([*turn.approvals.waiting.values()])
+        rows = [*turn.approvals.waiting.values()]
+        for row in rows:
+            turn.record.emit(
+                "approval.waiting", approval=row.id, name=row.name, arguments=msgspec.json.decode(row.arguments)
+            )
+        words = pending_message(rows)
+        progress.closing = words if progress.closing is None else f"{progress.closing}\n\n{words}"
         if not progress.theirs:
             progress.carry_on()
 

@@ -230,7 +230,7 @@ class Making:
             # Whose turn it is is certain: the row is written while the model thinks.
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(_read)
-        return None if turn.snapshot.hooks.on_answer else self
+        return None if turn.snapshot.hooks.reach is None else self
 
     async def _open(self) -> None:
         """Be in the store, and be found."""
@@ -323,6 +323,20 @@ class Making:
                 }
             case "tool.started":
                 self._own_call(data["call_id"], data["name"])
+            case "approval.waiting":
+                self._flush_words()
+                label = self._label_of(data["name"])
+                self._writing.own_request(data["approval"], label, data["name"], _encode(data["arguments"]).decode())
+                self._publish_soon()
+            case "approval.told" if data["ok"] is not None:
+                # Of an earlier turn's call: in no round of this one.
+                self._writing.begin_round(0)
+                self._arguments[data["call_id"]] = _encode(data["arguments"]).decode()
+                self._own_call(data["call_id"], data["name"])
+                error = None if data["ok"] else "it was not done, or failed"
+                self._writing.own_result(data["call_id"], data["content"], error)
+                self._writing.begin_round(self._round)
+                self._publish_soon()
             case "tool.finished":
                 self._own_call(data["call_id"], data["name"])
                 error = None if data["ok"] else str(data["error"] or "it failed")
@@ -341,17 +355,24 @@ class Making:
         if call_id in self._begun_calls:
             return
         self._begun_calls.add(call_id)
+        self._flush_words()
+        self._writing.own_call(call_id, self._label_of(name), name, self._arguments.get(call_id, "{}"))
+        self._publish_soon()
+
+    def _flush_words(self) -> None:
+        """What the round has said stands before what it does."""
         assert self.turn is not None
-        if not self._is_streamed and self._said and not self.turn.snapshot.hooks.on_answer:
+        if not self._is_streamed and self._said and self.turn.snapshot.hooks.reach is not None:
             self._writing.whole(Message("assistant", (Text(self._said),)))
             self._told_text += self._said
             self._said = ""
-        spec = self.turn.offered.get(name)
-        label = OWN_LABEL
+
+    def _label_of(self, name: str) -> str:
+        """The MCP server that a tool is of."""
+        spec = self.turn.offered.get(name) if self.turn is not None else None
         if spec is not None and spec.provider.startswith("mcp:"):
-            label = spec.provider.removeprefix("mcp:")
-        self._writing.own_call(call_id, label, name, self._arguments.get(call_id, "{}"))
-        self._publish_soon()
+            return spec.provider.removeprefix("mcp:")
+        return OWN_LABEL
 
     def _publish_soon(self) -> None:
         if not self._is_streamed:
@@ -365,7 +386,7 @@ class Making:
     @property
     def _is_streamed(self) -> bool:
         """Whether its words come as they are made: not where a hook has to see all of them first."""
-        return self._streams and self.turn is not None and not self.turn.snapshot.hooks.on_answer
+        return self._streams and self.turn is not None and self.turn.snapshot.hooks.reach is not None
 
     # --- Its end ---
 

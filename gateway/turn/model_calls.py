@@ -6,9 +6,10 @@ know what follows from an answer: that is the loop's.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
+from gateway.approvals.confidence import Token, tokens_in
 from gateway.backends.backend import ModelCall
 from gateway.chat.answer import Answer, Choice
 from gateway.chat.blocks import Message, Refusal
@@ -93,6 +94,7 @@ class ModelCalls:
         held: list[Chunk] = []
         view = self._view(turn, state)
         sent = False
+        tokens = _Tokens(wanted=turn.tells_tokens)
         attempt = 0
         started = self._started(turn, pool.name)
         waited = 0.0
@@ -122,6 +124,7 @@ class ModelCalls:
                             turn.first_token_s = first
                     if turn.offered and turn.client_tools and (ids := call_ids(batch.chunks)):
                         view.taken |= await self._taken(turn, ids)
+                    tokens.take(batch.attempt, batch.chunks)
                     visible = view.feed(batch.chunks)
                     if before is not None and not view.calling:
                         held += visible
@@ -139,7 +142,7 @@ class ModelCalls:
         finally:
             turn.upstream_s += waited
         choices = view.choices() if turn.request.n > 1 else ()
-        done = _round(asked, view.message(), view.finish_reason, view.usage, choices=choices)
+        done = _round(asked, view.message(), view.finish_reason, view.usage, choices=choices, tokens=tokens.said)
         if done.withheld:
             state.restore(before)
         elif held:
@@ -188,6 +191,25 @@ class ModelCalls:
         )
 
 
+class _Tokens:
+    """What the attempt that counts has said, token by token, where somebody asks for that."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self.said: list[Token] = []
+        self._wanted = wanted
+        self._attempt = 0
+
+    def take(self, attempt: int, chunks: Sequence[Chunk]) -> None:
+        """Take in what arrived."""
+        if not self._wanted:
+            return
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self.said.clear()
+        for chunk in chunks:
+            self.said += tokens_in(chunk.data)
+
+
 def _round(
     asked: Asking,
     message: Message,
@@ -197,10 +219,11 @@ def _round(
     answer: Answer | None = None,
     recorded: RecordedRound | None = None,
     choices: tuple[Choice, ...] = (),
+    tokens: Sequence[Token] = (),
 ) -> Round:
     spent = usage or _estimate(asked.call, message)
     withheld = asked.held and not _counts(message, finish_reason)
-    return Round(message, finish_reason, spent, usage is not None, answer, recorded, choices, withheld)
+    return Round(message, finish_reason, spent, usage is not None, answer, recorded, choices, withheld, tuple(tokens))
 
 
 def _counts(message: Message, finish_reason: str | None) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -34,13 +35,19 @@ from gateway.tools.wires import ToolWires
 from gateway.turn.choice import first_choice, requires_tool
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
-from gateway.turn.offering import NOTHING, Asked, Offering
+from gateway.turn.offering import NOTHING, Asked, Offer, Offering
 from gateway.turn.pinned import Pin, held, pinned
 from gateway.turn.snapshot import Snapshot, may_use
 from gateway.turn.sticky import places
 from gateway.turn.waiting import ids_in
 
 _encode = msgspec.json.Encoder().encode
+# What is asked of a backend to see how sure its model is of its calls.
+_ASKED: Final[Mapping[str, Mapping[str, msgspec.Raw]]] = {
+    "none": {},
+    "argument": {},
+    "logprobs": {"logprobs": msgspec.Raw(b"true")},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +192,14 @@ async def prepare(
     if offered or offer.left_out:
         record.emit("tools.offered", names=list(offered), **offer.told)
     to_record = pinned(decision, meant, route, offer) if wishes.durable and before is None else None
+    offer, confidence = _confident(offer, snapshot)
+    offered = offer.tools
     tools = ToolWires(tuple(tool.wire for tool in request.tools), tuple(offered.items()))
     tools_wire = tools.whole
     has_tools = tools_wire is not None
     choice = first_choice(request, route, offered, has_tools=has_tools)
     settings = {name: msgspec.Raw(_encode(value)) for name, value in (route.params if route else {}).items()}
+    settings = {**_ASKED[confidence], **settings}
     fields = dict(with_defaults(request.fields, settings))
     if request.n > 1:
         fields["n"] = msgspec.Raw(_encode(request.n))
@@ -238,6 +248,7 @@ async def prepare(
         shows_tools=wishes.events and bool(offered),
         tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
         pin=to_record,
+        tells_tokens=confidence == "logprobs",
         on_failure=on_failure(snapshot.config.on_failure, route, lasting=wishes.durable),
         private=record.private,
         changed=before.changed if before is not None else (),
@@ -293,6 +304,21 @@ def _pools(snapshot: Snapshot, model: str, *, has_tools: bool) -> tuple[Pool, Po
     own = snapshot.pools[model]
     answering = named(config.answer_model) or own
     return (named(config.tool_model) or own) if has_tools else answering, answering, named(config.escalate)
+
+
+def _confident(offer: Offer, snapshot: Snapshot) -> tuple[Offer, str]:
+    """The offer as a model is told of it that has to be sure of some calls, and where that is read; `none` where of none."""
+    confidence = snapshot.config.approvals.confidence
+    asking = snapshot.tools.asking
+    if confidence == "none" or not any(
+        spec.confidence_gate for spec in (*offer.tools.values(), *offer.waiting.values())
+    ):
+        return offer, "none"
+    if confidence == "argument":
+        tools = {name: asking.get(spec.name, spec) for name, spec in offer.tools.items()}
+        waiting = {name: asking.get(spec.name, spec) for name, spec in offer.waiting.items()}
+        offer = msgspec.structs.replace(offer, tools=tools, waiting=waiting)
+    return offer, confidence
 
 
 def on_failure(said: OnFailure | None, route: RouteConfig | None, *, lasting: bool) -> OnFailure:

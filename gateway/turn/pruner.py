@@ -12,6 +12,7 @@ Knows how long each kind of record is kept, and why none goes before another tha
 | what could not be undone, the audit log | for ever |
 | hidden rounds | seven days |
 | responses | `runs.keep_days` from their end, their events for a day; conversations until somebody deletes them |
+| memories | until somebody deletes them, a thousand of each owner |
 | sessions | `context.sessions.ttl_s` from their last turn |
 | what placeholders stand for | `privacy.keep_days` from the last trace that showed them |
 | keys, and what was used | for ever: the one says who may call, the other what may still be spent |

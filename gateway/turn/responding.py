@@ -43,6 +43,7 @@ _LOOK_S: Final = 0.1
 COME_BACK_S: Final = 5.0
 _READ: Final = 16
 _GONE: Final = "The process that made this response went away."
+_CALLS: Final = ("function_call", "custom_tool_call")
 _KEY: Final = re.compile(r"_([0-9a-f]{32})_")
 
 _encode = msgspec.json.Encoder().encode
@@ -106,6 +107,7 @@ class Responding:
                 raise NotFound(f"Conversation with id '{request.conversation}' not found.")
             kept = await self.conversations.items(request.conversation)
             earlier = [msgspec.json.decode(each.item) for each in kept]
+        earlier = _without_cut_calls(earlier, request.items)
         if any(item["type"] == "item_reference" for item in request.items):
             found = [await self._referred(item, owner, earlier) for item in request.items]
             request = msgspec.structs.replace(request, items=tuple(found))
@@ -377,6 +379,18 @@ class Responding:
 def _output(row: ResponseRow) -> list[Item]:
     output = msgspec.json.decode(row.body).get("output")
     return output if isinstance(output, list) else []
+
+
+def _without_cut_calls(earlier: list[Item], items: Sequence[Item]) -> list[Item]:
+    """What came before, without calls that were cut off and have no output: nobody could have made them."""
+    if not any(item.get("status") == "incomplete" and item.get("type") in _CALLS for item in earlier):
+        return earlier
+    made = {item.get("call_id") for item in (*earlier, *items) if str(item.get("type", "")).endswith("_output")}
+    return [
+        item
+        for item in earlier
+        if item.get("status") != "incomplete" or item.get("type") not in _CALLS or item.get("call_id") in made
+    ]
 
 
 def _usable(row: ResponseRow) -> list[Item]:

@@ -24,6 +24,7 @@ class Round(msgspec.Struct, frozen=True):
         answer: the whole body, where the call was not streamed.
         recorded: what an earlier attempt left of this round, or None.
         choices: every answer, where the client asked for several and they were streamed.
+        tokens: its tokens with their log-probabilities, where it was streamed and somebody asks.
         withheld: whether the client has seen nothing of it, and will not.
     """
 
@@ -35,3 +36,4 @@ class Round(msgspec.Struct, frozen=True):
     recorded: RecordedRound | None = None
     choices: tuple[Choice, ...] = ()
     withheld: bool = False
+    tokens: tuple[tuple[str, float], ...] = ()

@@ -9,6 +9,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from gateway.chat.blocks import Message
 from gateway.chat.request import ChatRequest
 from gateway.config.context import PinConfig
 from gateway.observe.events import Recorder
@@ -17,6 +18,7 @@ from gateway.scribe.pins import PinPatterns
 from gateway.security.principal import Principal
 from gateway.turn.context import Turn
 from gateway.turn.prepare import Wishes
+from gateway.turn.remembering import Remembering
 from gateway.turn.session import SessionKeeper, Stay
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.summarising import Summarising
@@ -33,6 +35,7 @@ class Scribe:
         conversations: those of this process.
         summarising: has a model write summaries; None where they are extracted.
         sessions: keeps conversations; None where nobody does.
+        remembering: remembers beyond conversations; None where nobody does.
     """
 
     def __init__(
@@ -40,10 +43,12 @@ class Scribe:
         conversations: Conversations | None = None,
         summarising: Summarising | None = None,
         sessions: SessionKeeper | None = None,
+        remembering: Remembering | None = None,
     ) -> None:
         self.conversations = conversations or Conversations()
         self._summarising = summarising
         self._sessions = sessions
+        self._remembering = remembering
         self._patterns: LRUCache[tuple[PinConfig, ...], PinPatterns] = LRUCache(_VERSIONS)
         self._settings: LRUCache[tuple[str, str | None], Windowing] = LRUCache(_VERSIONS * 100)
 
@@ -75,6 +80,7 @@ class Scribe:
             turn.session,
             turn.record,
             kept=turn.stay is not None,
+            choose=snapshot.tools.strategies.get(settings.strategy),
         )
 
     async def before(self, turn: Turn) -> None:
@@ -82,8 +88,16 @@ class Scribe:
         if self._summarising is not None:
             await self._summarising.before(turn)
 
-    def behind(self, turn: Turn) -> None:
+    async def recall(self, turn: Turn) -> None:
+        """Tell the turn's model what is remembered of its owner, where that is wanted."""
+        if self._remembering is None or turn.window is None or not turn.snapshot.config.context.memory.enabled:
+            return
+        turn.window.memories = await self._remembering.recall(turn)
+
+    def behind(self, turn: Turn, answer: Message) -> None:
         """What is to be done once the turn has been answered."""
+        if self._remembering is not None and turn.snapshot.config.context.memory.enabled:
+            self._remembering.behind(turn, answer)
         if self._summarising is not None:
             self._summarising.behind(turn)
 

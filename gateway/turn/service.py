@@ -24,6 +24,7 @@ from gateway.store.kept import KeptRoutes
 from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
+from gateway.turn.guarded import GuardedSink
 from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.offering import Offering
@@ -131,6 +132,8 @@ class Turns:
             request = turn.request
             self.running[trace_id] = turn
             sink = begun(turn)
+            if sink is not None and snapshot.hooks.on_answer:
+                sink = GuardedSink(sink, snapshot.hooks, principal)
             joins = wishes.key is not None or wishes.retried
             if not joins and turn.offered:
                 joins = any(spec.writes or spec.gated for spec in turn.offered.values())
@@ -150,8 +153,8 @@ class Turns:
         else:
             summary = self._summary(request, principal, turn, started, 200)
             record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
-            if turn.window is not None and turn.window.used is not None:
-                self._scribe.behind(turn)
+            if turn.window is not None:
+                self._scribe.behind(turn, result.message)
         finally:
             if turn is not None and turn.stay is not None:
                 turn.stay.leave(None)
@@ -183,6 +186,7 @@ class Turns:
         if stay is not None:
             turn.stay, turn.cache = stay, None
         turn.window = self._scribe.window(turn)
+        await self._scribe.recall(turn)
         return turn
 
     async def _begun(

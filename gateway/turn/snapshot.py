@@ -14,6 +14,7 @@ from gateway.config.names import WILDCARD, Meant, ModelNames, matched
 from gateway.config.versions import Version
 from gateway.errors import NoSuchModel
 from gateway.routing.calibrated import Calibrated
+from gateway.routing.encoder import Encoder
 from gateway.routing.relevance import Relevance
 from gateway.routing.router import Router
 from gateway.security.allowances import Allowances
@@ -45,6 +46,7 @@ class Snapshot:
         offers_vary: whether requests of one thread may be offered different tools although nothing has failed.
         prices: what the backends cost.
         privacy: what is private, or None where nothing is looked for.
+        encoder: the router's, as far as it may see what people say; None where likeness is not asked.
         allowances: who is limited by what.
     """
 
@@ -63,6 +65,7 @@ class Snapshot:
     offers_vary: bool = True
     prices: Prices = field(default_factory=Prices)
     privacy: Privacy | None = None
+    encoder: Encoder | None = None
     allowances: Allowances = field(init=False)
     _bounds: dict[tuple[str, bool], Bound] = field(default_factory=dict, init=False, repr=False)
 

@@ -60,10 +60,11 @@ class ToolCalls:
         sink: Sink | None,
         *,
         pictures: bool = False,
+        confidences: Mapping[str, float | None] | None = None,
     ) -> tuple[Outcome, ...]:
         """Run the registry calls of the turn's round, those apart whose outcome an earlier attempt recorded.
 
-        `pictures` says whether there is room for the pictures that tools return. A client that asked to see registry calls is told by the sink how they ended.
+        `confidences` says how sure the model is of calls that may depend on that. `pictures` says whether there is room for the pictures that tools return. A client that asked to see registry calls is told by the sink how they ended.
 
         Raises:
             StoreUnavailable: a writing call could not be written down, and was not made.
@@ -103,6 +104,7 @@ class ToolCalls:
                 place_for=place_for,
                 remembered=turn.remembered,
                 condense=condenser(turn, self._clock),
+                confidences=confidences,
                 gate=self._approving.gate(turn, positions),
                 pictures=pictures and turn.pool.shows_pictures and turn.answer_pool.shows_pictures,
             )

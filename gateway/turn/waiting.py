@@ -18,6 +18,8 @@ from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
 from gateway.store.approval_records import ApprovalRow, ApprovalStatus
 
 PREFIX: Final = "apr_"
+# Behind the id of a call whose outcome is not there yet.
+BEING_DONE: Final = "_w"
 _ID: Final = re.compile(r"apr_[0-9a-f]{24}(?![0-9a-f])")
 
 
@@ -74,7 +76,7 @@ def told_messages(rows: Sequence[tuple[ApprovalRow, ApprovalStatus]]) -> tuple[M
     for row, status in rows:
         done = status != "approved" or row.finished_at is not None
         # Another id: who was told this has not been told the outcome.
-        call_id = call_id_of(row.id) if done else f"{call_id_of(row.id)}_w"
+        call_id = call_id_of(row.id) if done else f"{call_id_of(row.id)}{BEING_DONE}"
         content = settled_result(row, status) if done else pending_result(row)
         calls.append(ToolCall(call_id, row.name, row.arguments))
         results.append(Message("tool", (ToolResult(call_id, content),)))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+import structlog
 
 from gateway.backends.backend import ModelCall
 from gateway.chat.blocks import Message
@@ -21,11 +22,15 @@ from gateway.errors import ContextTooLong
 from gateway.observe.events import EventType, Recorder
 from gateway.scribe.conversation import Conversation, prints_of
 from gateway.scribe.conversations import Conversations, Key
-from gateway.scribe.notes import AROUND_TOKENS, pins_tokens
+from gateway.scribe.notes import AROUND_TOKENS, Notes, pins_tokens, with_notes
 from gateway.scribe.pins import PinPatterns
-from gateway.scribe.strategies import chosen, parts
-from gateway.scribe.tokens import at_most, conversation_tokens, tools_tokens
+from gateway.scribe.strategies import Choose, chosen, parts
+from gateway.scribe.tokens import at_most, conversation_tokens, text_tokens, tools_tokens
 from gateway.scribe.window import DOWN_TO, Room
+from gateway.security.masking.messages import Conversation as Private
+from gateway.turn.revealing import with_values
+
+_log: Any = structlog.get_logger("gateway.scribe")
 
 # Estimates err, and templates add words of their own.
 _SAFETY: Final = 0.95
@@ -87,12 +92,16 @@ class TurnWindow:
         record: its trace.
         kept: whether the gateway keeps the conversation, so that messages are counted too.
         memories: what is remembered of other conversations, a line each.
+        choose: the plugin's function behind the strategy, where it is one's.
     """
 
     __slots__ = (
+        "_choose",
         "_estimates",
         "_kept",
         "_known",
+        "_last",
+        "_noted",
         "_owner",
         "_patterns",
         "_record",
@@ -113,6 +122,7 @@ class TurnWindow:
         *,
         kept: bool,
         memories: tuple[str, ...] = (),
+        choose: Choose | None = None,
     ) -> None:
         self._known = known
         self._patterns = patterns
@@ -122,6 +132,9 @@ class TurnWindow:
         self._record: Recorder | _Nobody = record
         self._kept = kept
         self.memories = memories
+        self._choose = choose
+        self._noted = False
+        self._last: tuple[Conversation, int, int, int] | None = None
         self._estimates: dict[str, int] = {}
         # The conversation that was cut last, and what it was: for whoever sums it up.
         self.used: tuple[Key, tuple[Message, ...]] | None = None
@@ -132,6 +145,15 @@ class TurnWindow:
         Raises:
             ContextTooLong: it does not fit whatever is left out.
         """
+        self._noted = False
+        fitted = self._fit(call, name, config, tighter=tighter)
+        if not self.memories or self._noted:
+            return fitted
+        messages = list(fitted.messages)
+        with_notes(messages, Notes(memories=self.memories))
+        return msgspec.structs.replace(fitted, messages=tuple(messages))
+
+    def _fit(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
         settings = self._settings
         strategy = settings.strategy
         counts = strategy in ("window", "summary") or (strategy == "auto" and self._kept)
@@ -145,7 +167,7 @@ class TurnWindow:
         ):
             return call
         tools = tools_tokens(call.fields)
-        usable = None if context is None else self._usable(context, tools, call.fields, name)
+        usable = None if context is None else self._usable(context, tools, call.fields, name) - self._remembered()
         if not (tighter or selects or (counts and len(call.messages) > settings.max_messages)):
             bound = at_most(call.messages)
             if bound is not None and usable is not None and bound <= usable:
@@ -155,7 +177,7 @@ class TurnWindow:
             usable = int(min(whole, usable or whole) * DOWN_TO)
         head, body = parts(call.messages)
         if selects:
-            body = tuple(chosen(strategy, body))
+            body = self._chosen(strategy, body)
         system = conversation_tokens(head)
         if usable is not None and selects and system + conversation_tokens(body) <= usable:
             return self._selected(call, (*head, *body), strategy)
@@ -197,6 +219,7 @@ class TurnWindow:
         counts: bool,
     ) -> ModelCall:
         settings = self._settings
+        whole, body = body, _hidden(call, body)
         prints = prints_of(body)
         place = f"{name}\0{settings.strategy}"
         key, conversation = self._known.of(self._owner, self._session, place, prints, self._patterns)
@@ -230,7 +253,9 @@ class TurnWindow:
                 raise self._too_long(call, conversation, system, tools, pinned, left)
         free = summary if left is None else max(0, min(summary, left - window.live - (pinned or AROUND_TOKENS)))
         fitted = conversation.fitted(body, pins, free, self.memories)
-        sent = (*head, *fitted.messages)
+        self._noted = True
+        self._last = conversation, system, tools, pinned
+        sent = (*head, *_shown(fitted.messages, body, whole, call.private))
         tokens = conversation_tokens(sent)
         self._estimates[name] = tokens + tools
         self.used = (key, body)
@@ -251,6 +276,13 @@ class TurnWindow:
             prefix_share=conversation.prefix_share(sent),
         )
         return msgspec.structs.replace(call, messages=sent)
+
+    def _chosen(self, strategy: str, body: tuple[Message, ...]) -> tuple[Message, ...]:
+        try:
+            return tuple(chosen(strategy, body, self._choose))
+        except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises, the turn goes on
+            _log.warning("a strategy failed", strategy=strategy, error=repr(error))
+            return body
 
     def _selected(self, call: ModelCall, messages: tuple[Message, ...], strategy: str) -> ModelCall:
         dropped = len(call.messages) - len(messages)
@@ -273,6 +305,10 @@ class TurnWindow:
         )
         return msgspec.structs.replace(call, messages=messages)
 
+    def _remembered(self) -> int:
+        """What memories take."""
+        return AROUND_TOKENS + sum([text_tokens(line) + 1 for line in self.memories]) if self.memories else 0
+
     def _usable(self, context: int, tools: int, fields: Mapping[str, msgspec.Raw], name: str) -> int:
         """Tokens that messages may take, as they are estimated here."""
         reserve = min(_asked_for(fields) or self._settings.answer_reserve_tokens, int(context * _MOST_RESERVED))
@@ -281,7 +317,23 @@ class TurnWindow:
     def _too_long(
         self, call: ModelCall, conversation: Conversation, system: int, tools: int, pinned: int, left: int | None
     ) -> ContextTooLong:
-        """Why it cannot be sent: what may not be left out, the largest first."""
+        """Why it cannot be sent."""
+        words, first = self._needed(conversation, system, tools, pinned)
+        room = max(0, (left or 0) + system)
+        return ContextTooLong(
+            f"The request does not fit into the context of `{call.model}`: {room} tokens are left for messages, by estimate, "
+            f"and what cannot be left out is {words}.",
+            param="tools" if first == "tools" else "messages",
+        )
+
+    def cannot_shrink(self) -> str:
+        """See `Fit`."""
+        if self._last is None:
+            return ""
+        return f"What cannot be left out is {self._needed(*self._last)[0]}, by estimate."
+
+    def _needed(self, conversation: Conversation, system: int, tools: int, pinned: int) -> tuple[str, str]:
+        """What may not be left out, the largest first, in words; and the name of the largest."""
         needed = [
             ("tools", tools),
             ("system messages", system),
@@ -291,13 +343,26 @@ class TurnWindow:
         needed = [part for part in needed if part[1]]
         needed.sort(key=lambda part: -part[1])
         words = ", ".join(f"{what} ({tokens} tokens)" for what, tokens in needed)
-        room = max(0, (left or 0) + system)
-        param = "tools" if needed and needed[0][0] == "tools" else "messages"
-        return ContextTooLong(
-            f"The request does not fit into the context of `{call.model}`: {room} tokens are left for messages, by estimate, "
-            f"and what cannot be left out is {words}.",
-            param=param,
-        )
+        return words, needed[0][0] if needed else ""
+
+
+def _hidden(call: ModelCall, body: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The conversation with placeholders for what is private: half a value, where a text is cut, would be found by nobody."""
+    private = call.private
+    if private is None or not private.learn(call.messages, call.fields):
+        return body
+    return private.masked(body)
+
+
+def _shown(
+    sent: tuple[Message, ...], hidden: tuple[Message, ...], whole: tuple[Message, ...], private: Private | None
+) -> tuple[Message, ...]:
+    """The messages with their values again, as whoever masks them later expects."""
+    if private is None or hidden is whole:
+        return sent
+    as_they_were = {id(masked): message for masked, message in zip(hidden, whole, strict=True)}
+    values = private.masking.values
+    return tuple(as_they_were.get(id(message)) or with_values(message, values) for message in sent)
 
 
 def _asked_for(fields: Mapping[str, msgspec.Raw]) -> int | None:

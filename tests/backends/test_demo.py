@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -261,3 +262,28 @@ async def test_values_of_any_size_and_depth_are_refused_by_name() -> None:
         assert caught.value.param == field
     with pytest.raises(InvalidRequest):
         await demo().complete(model_call("hello", tool_choice={"type": "allowed_tools", "allowed_tools": 5}))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"type": "array", "minItems": 10**9, "items": {"type": "string", "minLength": 10**9}},
+        {"type": "string", "minLength": 10**12},
+        {"type": "string", "pattern": "a{9999999999}"},
+        {"type": "string", "minLength": "many"},
+        {"type": "number", "minimum": 1e308, "multipleOf": 1e-300},
+    ],
+    ids=str,
+)
+async def test_schema_that_asks_for_more_than_there_is_costs_no_memory(wanted: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": wanted}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "x", "parameters": schema}}
+    tracemalloc.start()
+    try:
+        await demo().complete(model_call("hello 5", tools=[tool], tool_choice="required"))
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        with pytest.raises(InvalidRequest, match="schema"):
+            await demo().complete(model_call("hello 5", response_format=form))
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()

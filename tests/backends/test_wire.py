@@ -237,12 +237,20 @@ TOO_LONG = [
     openai("This model's maximum prompt length is 131072 but the request contains 537812 tokens."),
     openai("Range of input length should be [1, 30720]"),
     openai("Prompt exceeds max length"),
+    openai("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease one of them"),
+    openai("The decoder prompt (length 40000) is longer than the maximum model length of 32768."),
+    openai("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 and 20"),
+    openai("Your request exceeded model token limit: 8192"),
+    openai("Request body too large for gpt-4o model. Max size: 8000 tokens.", code="tokens_limit_reached"),
+    openai("the number of input tokens 5000 cannot exceed the total tokens limit 4096 for this model"),
+    openai("Your prompt of 9000 tokens is larger than what this model takes"),
+    openai("Prompt 超长"),
 ]
 
 
 @pytest.mark.parametrize("body", TOO_LONG)
 def test_prompt_that_does_not_fit_is_recognised_in_many_words_B012(body: Any) -> None:
-    for status in (400, 413):
+    for status in (400, 413, 500):
         assert type(failed(status, body)) is ContextTooLong
 
 
@@ -252,6 +260,9 @@ def test_prompt_that_does_not_fit_is_recognised_in_many_words_B012(body: Any) ->
         openai("invalid temperature"),
         openai("temperature 3 exceeds the limit of 2"),
         openai("Invalid 'tools[0].function.description': string too long.", code="string_above_max_length"),
+        openai("max_tokens is too large: 100000. This model supports at most 4096 completion tokens."),
+        openai("Invalid 'messages[0].name': string too long. Expected a string with maximum length 64."),
+        openai("The image in the input exceeds the maximum size of 5 MB"),
     ],
 )
 def test_unrelated_refusals_are_not_taken_for_it_B012(body: Any) -> None:

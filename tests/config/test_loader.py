@@ -210,8 +210,8 @@ def test_an_alias_stands_for_a_model_and_is_none(line: str, problem: str) -> Non
             "`backends.small`: `api_key` and `api_keys` exclude each other",
         ),
         (
-            "{provider: openai, model: m, capabilities: {alternation: true}}",
-            "`backends.small.capabilities.alternation` is not supported by this version",
+            "{provider: openai, model: m, capabilities: {streaming: true}}",
+            "`backends.small.capabilities.streaming` is not supported by this version",
         ),
         (
             "{provider: openai, model: m, dialct: openai}",

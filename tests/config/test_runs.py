@@ -47,6 +47,9 @@ def problems(folder: Path, **more: Any) -> str:
         ({"key": "nobody"}, "no key `nobody`"),
         ({"request": {"model": "other", "messages": MESSAGES}}, "no model `other`"),
         ({"request": {"model": "m"}}, "messages"),
+        ({"request": None}, "either a `request` or a `type`"),
+        ({"type": "reports"}, "either a `request` or a `type`"),
+        ({"request": None, "type": "reports", "input": {"a": 1}}, ""),
         ({"request": {"model": "m", "messages": MESSAGES, "stream": True}}, "cannot be streamed"),
     ],
 )

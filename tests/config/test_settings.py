@@ -136,8 +136,8 @@ def test_the_dotenv_file_lies_beneath_the_environment(tmp_path: Path) -> None:
 
 
 def test_an_unserved_name_in_the_dotenv_file_is_refused_too(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("SUMMARY_INTERVAL=3\n")
-    assert refused() == ["SUMMARY_INTERVAL is not supported by this version; unset it"]
+    (tmp_path / ".env").write_text("MAX_STEPS=3\n")
+    assert refused() == ["MAX_STEPS is not supported by this version; unset it"]
 
 
 def test_no_secret_is_in_the_settings_text() -> None:

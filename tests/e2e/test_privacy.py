@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gateway.security.masking.detector import Detector
 from tests.serving import Served, native_config, serving
 from tests.upstream import (
     DONE,
@@ -272,3 +275,270 @@ async def test_the_same_value_has_the_same_placeholder_after_a_restart(tmp_path:
                 await served.post("/v1/chat/completions", {"model": "m", "messages": user(f"I am {PHONE}")})
                 seen.append(placeholders(upstream.requests[-1]))
     assert seen[0] == seen[1] != []
+
+
+async def test_b037_a_kept_result_is_masked_for_one_route_and_whole_for_the_other(tmp_path: Path) -> None:
+    """The cache holds what the tool returned, and nobody's masks."""
+
+    def script(request: UpstreamRequest) -> Any:
+        if request.messages[-1]["role"] == "user":
+            return answer(calls=[call(f"c{request.number}", "person", "{}")])
+        return answer("done")
+
+    route: dict[str, Any] = {"model": "m", "tools": ["person"]}
+    routes = {
+        "a": {**route, "keywords": ["alpha"], "privacy": "mask"},
+        "b": {**route, "keywords": ["beta"], "privacy": {"mode": "none"}},
+    }
+    async with (
+        ScriptedUpstream(then=script) as upstream,
+        serving(tmp_path, native_config(upstream.base_url), routes, {"people": PLUGIN}) as served,
+    ):
+        results = []
+        for word in ("alpha", "beta", "alpha"):
+            status, _, body = await served.post("/v1/chat/completions", {"model": "auto", "messages": user(word)})
+            assert status == 200, body
+            results.append(json.loads(upstream.requests[-1].messages[-1]["content"])["result"])
+        first, second, third = results
+        assert second == {"name": "Alice Example", "mail": "alice@example.com", "rows": list(range(1, 101))}
+        assert first == third == {**second, "mail": first["mail"]}
+        assert PLACEHOLDER.fullmatch(first["mail"])
+        trace = (await served.get("/v1/traces"))[2]["data"]
+        assert len(trace) == 3
+
+
+BIG = """
+from gateway.tools import tool
+
+
+@tool
+async def many() -> dict:
+    "Many rows."
+    return {"total": 500, "items": [{"id": n, "mail": f"row{n}@example.com", "note": "x" * 300} for n in range(500)]}
+
+
+def register(registry):
+    registry.add(many)
+"""
+
+
+async def test_b042_the_whole_of_a_long_result_is_in_the_trace_masked(tmp_path: Path) -> None:
+    tools = {"default": ["many"], "offer": "always"}
+    async with (
+        ScriptedUpstream(answer(calls=[call("c1", "many", "{}")]), answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking(), tools=tools), plugins={"big": BIG}) as served,
+        served.sdk() as sdk,
+    ):
+        done = await sdk.chat.completions.create(model="m", messages=user("all of them"))
+        shown = upstream.requests[1].messages[-1]["content"]
+        assert json.loads(shown)["result"]["total"] == 500
+        assert "@example.com" not in shown
+        told = await trace_of(served, done)
+        assert "@example.com" not in told
+        assert len(set(PLACEHOLDER.findall(told))) == 500
+
+
+async def test_b047_text_that_looks_like_a_call_does_not_run_and_is_unmasked_as_text(tmp_path: Path) -> None:
+    tools = {"default": ["lookup"], "offer": "always"}
+
+    def quote(request: UpstreamRequest) -> Any:
+        return answer(json.dumps({"name": "lookup", "arguments": {"phone": placeholders(request)[0]}}))
+
+    async with (
+        ScriptedUpstream(quote) as upstream,
+        serving(
+            tmp_path, native_config(upstream.base_url, **masking(), tools=tools), plugins={"people": PLUGIN}
+        ) as served,
+        served.sdk() as sdk,
+    ):
+        done = await sdk.chat.completions.create(model="m", messages=user(f"repeat it: {PHONE}"))
+        assert json.loads(done.choices[0].message.content or "") == {"name": "lookup", "arguments": {"phone": PHONE}}
+        assert not done.choices[0].message.tool_calls
+        assert got(served) == []
+
+
+async def test_b059_parts_that_are_no_text_are_left_alone(tmp_path: Path) -> None:
+    picture = "data:image/png;base64," + "MTM4MTIzNDU2Nzg" * 20
+    content = [
+        {"type": "text", "text": f"my number is {PHONE}"},
+        {"type": "image_url", "image_url": {"url": picture}},
+        {"type": "input_audio", "input_audio": {"data": "13812345678AAAA", "format": "wav"}},
+    ]
+    messages: Any = [{"role": "user", "content": content}]
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking())) as served,
+        served.sdk() as sdk,
+    ):
+        await sdk.chat.completions.create(model="m", messages=messages)
+        sent = upstream.requests[0].messages[0]["content"]
+        assert sent[1:] == content[1:]
+        assert PLACEHOLDER.search(sent[0]["text"])
+        assert "[object" not in upstream.requests[0].raw.decode()
+
+
+async def test_routes_say_their_own(tmp_path: Path) -> None:
+    routes = {
+        "open": {"model": "m", "keywords": ["open"], "privacy": {"mode": "none"}},
+        "strict": {"model": "m", "keywords": ["strict"], "privacy": {"mode": "block", "kinds": ["email"]}},
+        "badge": {"model": "m", "keywords": ["badge"], "privacy": {"patterns": {"badge": "B-[0-9]{4}"}}},
+    }
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking()), routes) as served,
+    ):
+
+        async def sent(text: str) -> str:
+            status, _, _ = await served.post("/v1/chat/completions", {"model": "auto", "messages": user(text)})
+            return str(upstream.requests[-1].messages[-1]["content"]) if status == 200 else str(status)
+
+        assert await sent(f"open {PHONE}") == f"open {PHONE}"
+        assert await sent(f"strict {PHONE}") == f"strict {PHONE}"
+        assert await sent(f"strict {MAIL}") == "400"
+        assert re.fullmatch(
+            r"badge \[\[badge:[a-z]{11}\]\] \[\[phone:[a-z]{11}\]\]", await sent(f"badge B-1234 {PHONE}")
+        )
+
+
+async def test_random_conversations_leave_nothing_private_upstream(tmp_path: Path) -> None:
+    """With tools, streams, retries and failover: what the detectors know is in no string that an upstream receives."""
+    detector = Detector(("phone", "id_number", "bank_card", "email"), {})
+    dice = random.Random(20260318)
+    values = [
+        PHONE,
+        MAIL,
+        "138-0013-8000",
+        "4111 1111 1111 1111",
+        "11010519491231002X",
+        "+49 30 123456",
+        "１３９００００１１１１",
+    ]
+
+    def words() -> str:
+        some = [dice.choice([*values, "hello", "谢谢", "order 20240318", "[[phone:bcdfghjklmn]]"]) for _ in range(4)]
+        return " ".join(some)
+
+    def script(request: UpstreamRequest) -> Any:
+        if dice.random() < 0.25:
+            return error(500, "away")
+        last = request.messages[-1]
+        if last["role"] == "user" and dice.random() < 0.6:
+            found = placeholders(request)
+            arguments = json.dumps({"phone": dice.choice(found) if found else "1", "address": words()})
+            calls = [call(f"c{request.number}", "lookup", arguments)]
+            if not request.json.get("stream"):
+                return answer(calls=calls)
+            parts = [arguments[at : at + 5] for at in range(0, len(arguments), 5)]
+            pieces = [tc(0, id=calls[0]["id"], name="lookup", arguments=""), *[tc(0, arguments=part) for part in parts]]
+            return stream(d({"role": "assistant"}), *pieces, f("tool_calls"), DONE)
+        said = f"{last['content']} {words()}"
+        if not request.json.get("stream"):
+            return answer(said)
+        cut = [d({"content": said[at : at + 3]}) for at in range(0, len(said), 3)]
+        return stream(d({"role": "assistant"}), *cut, f("stop"), DONE)
+
+    async with ScriptedUpstream(then=script) as one, ScriptedUpstream(then=script) as two:
+        config = native_config(one.base_url, **masking(), tools={"default": ["lookup"], "offer": "always"})
+        config["backends"]["b2"] = {"provider": "openai", "base_url": two.base_url, "model": "x"}
+        config["models"]["m"] = {"backends": ["b1", "b2"], "retries": 2, "balance": "ordered"}
+        async with serving(tmp_path, config, plugins={"people": PLUGIN}) as served:
+            answered = 0
+            for _ in range(12):
+                messages: list[dict[str, Any]] = []
+                for _ in range(3):
+                    messages.append({"role": "user", "content": words()})
+                    body = {"model": "m", "messages": messages}
+                    if dice.random() < 0.5:
+                        text = joined((await served.raw_stream(body)).decode())
+                    else:
+                        status, _, whole = await served.post("/v1/chat/completions", body)
+                        text = whole["choices"][0]["message"]["content"] if status == 200 else ""
+                    answered += bool(text)
+                    messages.append({"role": "assistant", "content": text or "-"})
+                    left = {*PLACEHOLDER.findall(text)} - {"[[phone:bcdfghjklmn]]"}
+                    assert not left, "what the client gets is its own"
+        assert answered > 20
+        for request in (*one.requests, *two.requests):
+            for text in strings(request.json):
+                assert detector.find(text) == [], text
+            assert [value for value in values if value in wired(request)] == [], wired(request)
+
+
+def joined(raw: str) -> str:
+    """The text of a stream."""
+    out = ""
+    for line in raw.splitlines():
+        if line.startswith("data: {") and (choices := json.loads(line[6:]).get("choices")):
+            out += choices[0]["delta"].get("content") or ""
+    return out
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, and in JSON within strings."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+    elif isinstance(value, str):
+        yield value
+
+
+async def test_responses_stream_values_and_their_models_see_none(tmp_path: Path) -> None:
+    def echo(request: UpstreamRequest) -> Any:
+        said = f"You said: {request.messages[-1]['content']}"
+        return stream(d({"role": "assistant"}), *[d({"content": sign}) for sign in said], f("stop"), u(1, 1), DONE)
+
+    async with (
+        ScriptedUpstream(then=echo) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking())) as served,
+        served.sdk() as sdk,
+    ):
+        text = ""
+        async for event in await sdk.responses.create(model="m", input=f"I am {PHONE}", stream=True):
+            if event.type == "response.output_text.delta":
+                text += event.delta
+            if event.type == "response.completed":
+                assert event.response.output_text == f"You said: I am {PHONE}"
+        assert text == f"You said: I am {PHONE}"
+        assert PHONE not in upstream.requests[0].raw.decode()
+
+
+async def test_sensitive_fields_are_private_without_any_mode(tmp_path: Path) -> None:
+    tools = {"default": ["lookup"], "offer": "always"}
+    asks = answer(calls=[call("c1", "lookup", json.dumps({"phone": PHONE, "address": "9 Elm Street"}))])
+    async with (
+        ScriptedUpstream(asks, answer("Wang Fang lives at 9 Elm Street")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, tools=tools), plugins={"people": PLUGIN}) as served,
+        served.sdk() as sdk,
+    ):
+        done = await sdk.chat.completions.create(model="m", messages=user("Who?"))
+        assert done.choices[0].message.content == "Wang Fang lives at 9 Elm Street"
+        second = wired(upstream.requests[1])
+        assert PHONE in second
+        told = await trace_of(served, done)
+        for value in ("9 Elm Street", "Wang Fang"):
+            assert value not in second
+            assert value not in told
+
+
+async def test_fields_by_name_are_private_as_a_whole(tmp_path: Path) -> None:
+    privacy = masking(kinds=["address"], fields={"secret": ["nickname"]})
+    result = json.dumps({"address": {"street": "9 Elm Street", "no": 9}, "nickname": "Bo", "city": "Ulm"})
+    messages: Any = [
+        {"role": "user", "content": "who?"},
+        {"role": "assistant", "content": None, "tool_calls": [call("c1", "find", "{}")]},
+        {"role": "tool", "tool_call_id": "c1", "content": result},
+    ]
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **privacy)) as served,
+    ):
+        await served.post("/v1/chat/completions", {"model": "m", "messages": messages})
+        sent = json.loads(upstream.requests[0].messages[2]["content"])
+        assert PLACEHOLDER.fullmatch(sent["address"]["street"])
+        assert PLACEHOLDER.fullmatch(sent["nickname"])
+        assert sent["city"] == "Ulm"
+        assert upstream.requests[0].messages[0] == messages[0]

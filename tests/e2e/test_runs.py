@@ -37,8 +37,12 @@ async def pay() -> str:
         file.write("x")
     return "paid"
 
+async def double(number: int) -> int:
+    return 2 * number
+
 def register(registry):
     registry.add(pay)
+    registry.add_run_type("double", double)
 """
 ASKING = {"model": "auto", "metadata": {"background": "true"}, "messages": [{"role": "user", "content": "pay"}]}
 
@@ -274,11 +278,20 @@ async def test_the_processes_of_one_server_execute_runs_themselves_and_the_comma
             ids = [await ask(http, serving.url) for _ in range(6)]
             for each in ids:
                 await until(http, serving.url, each, "completed")
-            listed = await asyncio.to_thread(run, tmp_path, "runs", "--json", GATEWAY_URL=serving.url)
+            listed = await asyncio.to_thread(
+                run, tmp_path, "runs", "--json", GATEWAY_URL=serving.url, GATEWAY_KEY="any"
+            )
             assert {row["id"] for row in json.loads(listed.stdout)["data"]} == set(ids)
-            refused = await asyncio.to_thread(run, tmp_path, "runs", "retry", ids[0], GATEWAY_URL=serving.url)
+            refused = await asyncio.to_thread(
+                run, tmp_path, "runs", "retry", ids[0], GATEWAY_URL=serving.url, GATEWAY_KEY="any"
+            )
             assert refused.returncode == 1
             assert "completed" in refused.stderr
+            asked = ["runs", "submit", "double", "--input", '{"number": 21}', "--json"]
+            submitted = await asyncio.to_thread(run, tmp_path, *asked, GATEWAY_URL=serving.url)
+            assert submitted.returncode == 0, submitted.stderr
+            doubled = await until(http, serving.url, json.loads(submitted.stdout)["id"], "completed")
+            assert doubled["response"] == 42
             assert await asyncio.to_thread(serving.stop) == 0
         shown = await asyncio.to_thread(run, tmp_path, "runs", "show", ids[0])
         assert shown.returncode == 0

@@ -284,3 +284,30 @@ async def test_two_replicas_go_on_with_each_others_sessions(tmp_path: Path, requ
             ]
             assert [status for status, _, _ in await asyncio.gather(*both)] == [200] * 3
             assert sorted(len(each.messages) for each in up.requests[-3:]) == [13, 15, 17]
+
+
+@pytest.mark.parametrize("by", ["conversation", "previous_response_id"])
+async def test_a_call_that_was_cut_off_poisons_no_later_response_B058(tmp_path: Path, by: str) -> None:
+    message = {"role": "assistant", "content": None, "tool_calls": [call("c", "read", '{"path":"/a')]}
+    first = answer(choices=[{"index": 0, "message": message, "finish_reason": "length"}])
+    tool = {"type": "function", "name": "read", "parameters": {"type": "object"}}
+    async with ScriptedUpstream(first, then=strict_history_or_fine) as up, serving(tmp_path, kept(up.base_url)) as on:
+        more: dict[str, Any] = {}
+        if by == "conversation":
+            more = {"conversation": (await on.post("/v1/conversations", {}))[2]["id"]}
+        body = {"model": "m", "tools": [tool]}
+        _, _, got = await on.post("/v1/responses", {**body, "input": "read /a", **more})
+        assert got["output"][0]["arguments"] == '{"path":"/a'
+        for _ in range(3):
+            if by != "conversation":
+                more = {by: got["id"]}
+            status, _, got = await on.post("/v1/responses", {**body, "input": "continue", **more})
+            assert status == 200, got
+        assert "/a" in json.dumps(up.requests[-1].messages)
+
+
+def strict_history_or_fine(request: UpstreamRequest) -> Reply:
+    for message in request.messages:
+        for each in message.get("tool_calls") or ():
+            json.loads(each["function"]["arguments"])
+    return strict_history(request) or answer("fine")

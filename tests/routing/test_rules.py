@@ -286,3 +286,22 @@ def test_order_of_routes_and_keywords_does_not_matter(case: tuple[list[dict[str,
     shuffled = [each.model_copy(update={"keywords": each.keywords[::-1]}) for each in routes]
     for order in itertools.islice(itertools.permutations(shuffled), 6):
         assert winner(list(order), text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What are C++ templates?", "z_cpp"),
+        ("Port this C# loop", "z_csharp"),
+        ("c++17", "z_cpp"),
+        ("What are C macros?", "a_c"),
+        ("C-style casts", "a_c"),
+        ("vitamin C+zinc", "a_c"),
+        ("order# 123", "a_order"),
+        ("my order #5", "a_order"),
+    ],
+)
+def test_a_letter_with_a_sign_is_another_name_than_the_letter(text: str, expected: str) -> None:
+    """B001."""
+    table = [route("a_c", "C"), route("a_order", "order"), route("z_cpp", "C++"), route("z_csharp", "C#")]
+    assert winner(table, text) == expected

@@ -330,6 +330,33 @@ async def test_a_dead_workers_run_is_taken_over(shared: bool, tmp_path: Path) ->
         assert (over.status, over.deliveries, second.begun) == ("completed", 2, [row.id])
 
 
+@BOTH
+@pytest.mark.parametrize("how", ["killed", "told to stop"])
+async def test_a_run_that_was_under_way_goes_before_those_that_wait(how: str, shared: bool, tmp_path: Path) -> None:
+    first = Gate()
+    order: list[str] = []
+
+    async def execute(run: RunRow, attempt: Attempt) -> Done:
+        order.append(run.id)
+        return Done(b"{}")
+
+    async with house(tmp_path, shared=shared, concurrency=1) as at:
+        dying = at.engine(first)
+        rows = [await dying.runs.submit(at.new(priority="low"))]
+        await first.busy()
+        rows += [await dying.runs.submit(at.new()) for _ in range(4)]
+        if how == "killed":
+            at.kill(dying)
+        else:
+            await dying.drain(0.0)
+        taking = at.engine(execute, start=False)
+        await taking._keeper.look()  # nobody begins anything before the dead one is known for dead
+        taking.start()
+        for row in rows:
+            await at.over(row.id)
+        assert order[0] == rows[0].id
+
+
 async def test_a_worker_of_another_machine_is_given_its_time_and_then_its_runs_are_taken_over(tmp_path: Path) -> None:
     first, second = Gate(), Gate()
     second.open.set()

@@ -48,7 +48,7 @@ async def bill(cents: int, run: RunContext, hold: bool = False) -> dict:
             "shop": run.resources["shop"], "same": run.idempotency_key == run.id}
 
 async def breaks(how: str, run: RunContext) -> object:
-    note("try")
+    note(how)
     if how == "fatal":
         raise ToolFatal("never")
     if how == "object":
@@ -111,7 +111,7 @@ async def test_a_plugins_run_is_asked_for_and_executed_step_by_step(tmp_path: Pa
         "same": True,
     }
     assert found["progress"] == {"done": 1}
-    assert found["stages"] == ["start", "charge", "post", "last"]
+    assert found["stages"] is None, "there is nothing to begin again"
     assert notes(tmp_path) == ["charge250", "post"]
 
 
@@ -141,24 +141,21 @@ async def test_a_plugins_run_is_cancelled_and_begun_again_from_a_step_of_its_own
     assert notes(tmp_path) == ["charge1", "charge1", "post"]
 
 
-@pytest.mark.parametrize(
-    ("how", "words", "tries"),
-    [
-        ("raise", "no luck", 2),
-        ("fatal", "never", 1),
-        ("object", "no JSON form", 1),
-        ("slow", "within 1 s", 2),
-        ("exit", "SystemExit", 2),
-    ],
-)
-async def test_a_plugins_run_that_fails_says_why_and_is_tried_again_where_that_may_help(
-    how: str, words: str, tries: int, tmp_path: Path
-) -> None:
+async def test_a_plugins_run_that_fails_says_why_and_is_tried_again_where_that_may_help(tmp_path: Path) -> None:
+    cases = {
+        "raise": ("no luck", 2),
+        "fatal": ("never", 1),
+        "object": ("no JSON form", 1),
+        "slow": ("within 1 s", 2),
+        "exit": ("SystemExit", 2),
+    }
     async with served(tmp_path, runs={"max_deliveries": 2}) as on:
-        found = await until(on, await ask(on, {"type": "breaks", "input": {"how": how}}), "failed")
-    assert words in found["error"]["message"]
-    assert (found["error"]["code"], found["dead"]) == ("tool_failed", tries == 2)
-    assert notes(tmp_path) == ["try"] * tries
+        runs = {how: await ask(on, {"type": "breaks", "input": {"how": how}}) for how in cases}
+        for how, (words, tries) in cases.items():
+            found = await until(on, runs[how], "failed")
+            assert words in found["error"]["message"]
+            assert (found["error"]["code"], found["dead"]) == ("tool_failed", tries == 2)
+            assert notes(tmp_path).count(how) == tries
 
 
 async def test_what_no_plugin_executes_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
@@ -240,3 +237,32 @@ def register(registry):
     [problem] = caught.value.problems
     assert problem.file.endswith("shop.py")
     assert words in problem.message
+
+
+async def test_a_schedule_begins_a_run_of_a_plugins_type(tmp_path: Path) -> None:
+    schedule = {"cron": "* * * * *", "key": "local", "type": "shop/bill", "input": {"cents": 3}}
+    async with served(tmp_path, runs={"schedules": {"minutely": schedule}}) as on:
+        async with asyncio.timeout(30):
+            while not (rows := (await on.get("/v1/runs"))[2]["data"]):
+                await asyncio.sleep(0.05)
+        found = await until(on, rows[-1]["id"], "completed")
+    assert (found["type"], found["response"]["first"]) == ("shop/bill", {"charged": 3})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"type": "shop/bil"}, "no plugin adds the type `shop/bil`; there are: `breaks`, `secret`, `shop/bill`"),
+        ({"input": {"cents": "many"}}, "does not take this input"),
+    ],
+)
+async def test_a_schedule_that_no_plugin_could_execute_is_told_with_its_line(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    schedule = {"cron": "* * * * *", "key": "local", "type": "shop/bill", "input": {"cents": 3}, **change}
+    with pytest.raises(ConfigError) as caught:
+        async with served(tmp_path, runs={"schedules": {"minutely": schedule}}):
+            pass
+    [problem] = caught.value.problems
+    assert words in problem.message
+    assert problem.line > 1

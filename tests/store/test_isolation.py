@@ -16,6 +16,7 @@ from gateway.security.principal import Principal
 from gateway.store.approval_records import ApprovalRow
 from gateway.store.audit_records import AuditEntry
 from gateway.store.compensation_records import CompensationRow
+from gateway.store.memory_records import MemoryRow
 from gateway.store.response_records import ConversationRow, ResponseRow
 from gateway.store.run_records import RunRow
 from gateway.store.session_records import Change
@@ -234,6 +235,22 @@ async def _find_conversation(store: SqlStore, owner: str, name: str) -> Any:
     return found
 
 
+async def _keep_memory(store: SqlStore, owner: str, name: str) -> None:
+    row = MemoryRow(id=name, owner=owner, kind="fact", text="t", source="s", created_at=1, updated_at=1)
+    await store.memories.add([row], most=9)
+
+
+async def _find_memory(store: SqlStore, owner: str, name: str) -> Any:
+    found = await store.memories.get(name, owner)
+    listed = [row.id for row in await store.memories.newest(owner, limit=9)]
+    assert (name in listed) == (name in [row.id for row in await store.memories.of(owner)]) == (found is not None)
+    if found is None:
+        row = MemoryRow(id=name, owner=owner, kind="fact", text="x", source="s", created_at=1, updated_at=1)
+        assert not await store.memories.change(row)
+        assert not await store.memories.delete(name, owner)
+    return found
+
+
 async def _keep_session(store: SqlStore, owner: str, name: str) -> None:
     row = await store.sessions.take(owner, "same", "h", until=9, now=1, alive=lambda _: True)
     assert row is not None, "the same name of another owner is in the way"
@@ -275,6 +292,7 @@ MATRIX: dict[str, Kind] = {
     ),
     "conversations": Kind(_keep_conversation, _find_conversation),
     "sessions": Kind(_keep_session, _find_session),
+    "memories": Kind(_keep_memory, _find_memory),
 }
 # Their owner is who made them; only administrators come near them (`api/test_keys.py`), to everybody's.
 OF_ADMINISTRATORS = {"keys", "key_secrets"}

@@ -72,10 +72,15 @@ async def test_a_tool_that_breaks_the_protocol_costs_nobody_the_others(store: Sh
         {"name": "bare"},
         {"name": "wrong", "inputSchema": {"type": "string"}},
         {"inputSchema": {"type": "object"}},
+        {"name": "spelt", "inputSchema": {"type": "object", "required": "a"}},
+        {"name": "listed", "inputSchema": {"type": "object", "properties": []}},
+        {"name": "nulled", "inputSchema": {"type": "object", "properties": {"a": None}}},
+        {"name": "any", "inputSchema": {"type": "object", "properties": {"a": True}}},
+        {"name": "itself", "inputSchema": {"type": "object", "allOf": [{"$ref": "#"}]}},
     )
     names = {spec.remote_name: spec for spec in await store.provider("docs").list()}
-    assert {"echo", "untyped", "bare"} <= names.keys()
-    assert "wrong" not in names
+    assert {"echo", "untyped", "bare", "any", "itself"} <= names.keys()
+    assert names.keys().isdisjoint({"wrong", "spelt", "listed", "nulled"})
     assert names["untyped"].parameters["type"] == "object"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.chat.schemas.dialect import DIALECTS, in_dialect
 from gateway.tools.spec import InvalidArguments
 from gateway.tools.validate import ArgumentValidator, SchemaInvalid
 
@@ -156,3 +158,22 @@ def test_references_in_a_circle_do_not_hang() -> None:
         ArgumentValidator(schema).validate({"a": "5"})
     except (SchemaInvalid, InvalidArguments):
         return
+
+
+SELVES: list[dict[str, Any]] = [
+    {"$ref": "#"},
+    {"type": "object", "allOf": [{"$ref": "#"}, {"$ref": "#"}, {"$ref": "#"}]},
+    {"type": "object", "anyOf": [{"$ref": "#"}] * 50},
+    {"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#/properties/a"}] * 50 + [{"type": "null"}]}}},
+]
+
+
+@pytest.mark.parametrize("schema", SELVES, ids=["root", "all of it", "any of it", "alternatives"])
+def test_a_schema_that_leads_back_to_itself_at_once_ends(schema: dict[str, Any]) -> None:
+    """B029."""
+    for dialect in DIALECTS:
+        assert in_dialect(schema, dialect).parameters["type"] == "object"
+    validator = ArgumentValidator(schema)
+    for arguments in ({}, {"a": "5"}, {"a": None}):
+        with contextlib.suppress(InvalidArguments):
+            validator.validate(dict(arguments))

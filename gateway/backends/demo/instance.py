@@ -36,13 +36,19 @@ _FORMATS: Final = {
 _SHALLOW: Final = 3
 _DEEPEST: Final = 24
 _MOST_VALUES: Final = 2000
+# Characters of all texts that are made together: a schema may ask for as many as it likes.
+_MOST_CHARACTERS: Final = 100_000
 
 
 def make_instance(
     schema: Mapping[str, Any], known: Known, *, name: str = "", root: Mapping[str, Any] | None = None
 ) -> Any:
-    """A value for `schema`. `known(name, schema)` may supply a property's value, or `NOTHING`."""
-    return _Making(known, schema if root is None else root).make(schema, name, 0)
+    """A value for `schema`, None for one that is none. `known(name, schema)` may supply a property's value, or `NOTHING`."""
+    try:
+        return _Making(known, schema if root is None else root).make(schema, name, 0)
+    except (ValueError, TypeError, AttributeError, ArithmeticError):
+        # Bounds that are no numbers, or too large for any: `accepts` says what is wrong with it.
+        return None
 
 
 def accepts(schema: Mapping[str, Any], value: Any) -> bool:
@@ -61,12 +67,13 @@ def accepts(schema: Mapping[str, Any], value: Any) -> bool:
 
 
 class _Making:
-    """One value on its way. `left` is how many more may be made."""
+    """One value on its way. `left` is how many more may be made, `room` how many characters of texts."""
 
     def __init__(self, known: Known, root: Mapping[str, Any]) -> None:
         self._known = known
         self._root = root
         self._left = _MOST_VALUES
+        self._room = _MOST_CHARACTERS
 
     def make(self, schema: Any, name: str, depth: int) -> Any:
         self._left -= 1
@@ -87,7 +94,12 @@ class _Making:
             return {}
         if kind == "boolean":
             return False
-        return None if kind == "null" else _string(narrowed)
+        return None if kind == "null" else self._string(narrowed)
+
+    def _string(self, schema: Mapping[str, Any]) -> str:
+        text = _string(schema, self._room)
+        self._room -= len(text)
+        return text
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         properties = schema.get("properties")
@@ -168,11 +180,11 @@ def _number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
     return int(value) if whole or float(value).is_integer() else value
 
 
-def _string(schema: Mapping[str, Any]) -> str:
+def _string(schema: Mapping[str, Any], room: int) -> str:
     if isinstance(schema.get("pattern"), str):
         return text_for(schema["pattern"])
     text = _FORMATS.get(str(schema.get("format")), "")
-    least = int(schema.get("minLength") or 0)
+    least = min(int(schema.get("minLength") or 0), max(room, 0))
     if len(text) < least:
         text = (text + "demo " * least)[:least]
         text = text[:-1] + "o" if text.endswith(" ") else text
@@ -181,7 +193,14 @@ def _string(schema: Mapping[str, Any]) -> str:
 
 
 def fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether a plain value meets a schema's type, enumeration and bounds."""
+    """Whether a plain value meets a schema's type, enumeration and bounds; none meets bounds that are no numbers."""
+    try:
+        return _fits(value, schema)
+    except (ValueError, TypeError, ArithmeticError):
+        return False
+
+
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
     kind = schema.get("type")
     if isinstance(schema.get("enum"), list) and value not in schema["enum"]:
         return False

@@ -44,7 +44,7 @@ class _Writer:
         parts: list[str] = []
         while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
             part = self._atom(depth)
-            parts.append((part * self._least())[:_LONGEST])
+            parts.append((part * min(self._least(), _LONGEST))[:_LONGEST])
         return "".join(parts)[:_LONGEST]
 
     def _atom(self, depth: int) -> str:

@@ -215,7 +215,8 @@ def _schema(response_format: Any) -> Mapping[str, Any] | None:
     if kind == "json_object":
         return {}
     if kind == "json_schema":
-        schema = (response_format.get("json_schema") or {}).get("schema")
+        named = response_format.get("json_schema")
+        schema = named.get("schema") if isinstance(named, dict) else None
         return schema if isinstance(schema, dict) else {}
     raise InvalidRequest(
         f"`response_format.type` is {kind!r}; expected text, json_object or json_schema.", param="response_format"

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.chat.codecs.responses_items import kind_of, messages_of
+from gateway.chat.blocks import Message, Text
+from gateway.chat.codecs.responses_items import approvals_in, kind_of, messages_of
 from gateway.chat.codecs.responses_parts import Item
 from gateway.chat.codecs.responses_tools import Offered, flat_name, offer
 from gateway.chat.request import ChatRequest
@@ -104,6 +105,9 @@ class _Top(msgspec.Struct):
     context_management: Any = None
 
 
+_GO_ON: Final = "Go on."
+
+
 class ResponsesRequest(msgspec.Struct, frozen=True):
     """One request.
 
@@ -188,6 +192,10 @@ def chat_request(request: ResponsesRequest, earlier: Sequence[Item]) -> ChatRequ
     messages = messages_of([*earlier, *request.items], request.instructions, named)
     if not messages or (all(message.role == "system" for message in messages) and not request.items):
         raise InvalidRequest("`input` is missing: there is nothing to answer.", param="input")
+    approvals = approvals_in([*earlier, *request.items])
+    if approvals and messages and messages[-1].role == "assistant":
+        # An approval is all that the client has said.
+        messages = (*messages, Message("user", (Text(_GO_ON),)))
     return ChatRequest(
         model=request.model,
         messages=messages,
@@ -199,6 +207,7 @@ def chat_request(request: ResponsesRequest, earlier: Sequence[Item]) -> ChatRequ
         n=1,
         user=request.user,
         fields=request.fields,
+        approvals=approvals,
     )
 
 

@@ -54,11 +54,13 @@ _LEFT_OUT: Final = frozenset(
         "tool_search_output",
     }
 )
+# What waits for a human's approval, and the word on it: the gateway's, no part of what a model is told.
+APPROVAL_REQUEST: Final = "mcp_approval_request"
+APPROVAL_RESPONSE: Final = "mcp_approval_response"
+_APPROVALS: Final = frozenset({APPROVAL_REQUEST, APPROVAL_RESPONSE})
 _REFUSED: Final = {
     "compaction": "a compacted conversation can be read only by the service that made it",
     "compaction_trigger": "this version does not compact conversations",
-    "mcp_approval_request": "this version does not serve approvals",
-    "mcp_approval_response": "this version does not serve approvals",
 }
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 # A longer id of a client's is not kept.
@@ -107,6 +109,13 @@ def check_items(items: Sequence[Item]) -> None:
 def left_out(items: Iterable[Item]) -> frozenset[str]:
     """The types of items that the model will not see."""
     return frozenset(kind for item in items if (kind := item.get("type")) in _LEFT_OUT)
+
+
+def approvals_in(items: Iterable[Item]) -> tuple[str, ...]:
+    """The ids of approvals that items ask for or answer."""
+    names = {APPROVAL_REQUEST: "id", APPROVAL_RESPONSE: "approval_request_id"}
+    found = [item.get(names[str(item["type"])]) for item in items if item.get("type") in _APPROVALS]
+    return tuple(dict.fromkeys(each for each in found if isinstance(each, str)))
 
 
 def kind_of(item: Item, where: str) -> str:
@@ -203,10 +212,17 @@ class _Thread:
             rest = {name: value for name, value in item.items() if name not in ("id", "type", "call_id", "status")}
             call_id = text_of(item, "call_id", where)
             self._call(item, ToolCall(call_id, kind.removesuffix("_call"), _encode(rest).decode()), where)
-        elif kind == "item_reference":
+        else:
+            self._other(kind, item, where)
+
+    def _other(self, kind: str, item: Item, where: str) -> None:
+        """An item that is no part of what a model is told, or none that is known."""
+        if kind == "item_reference":
             raise InvalidRequest(f"Item with id {item.get('id')!r} not found.", param=f"{where}.id")
-        elif kind in _REFUSED:
+        if kind in _REFUSED:
             raise InvalidRequest(f"`{where}` is of the type {kind!r}: {_REFUSED[kind]}.", param=where)
+        if kind in _APPROVALS:
+            text_of(item, "id" if kind == APPROVAL_REQUEST else "approval_request_id", where)
         elif kind not in _LEFT_OUT:
             raise InvalidRequest(
                 f"`{where}.type` is {kind!r}; expected message, reasoning, function_call, function_call_output, "

@@ -191,6 +191,22 @@ class ResponseWriter:
         item["arguments"] = arguments
         self._tell("response.mcp_call_arguments.done", output_index=index, item_id=item["id"], arguments=arguments)
 
+    def own_request(self, approval_id: str, label: str, name: str, arguments: str) -> None:
+        """A call of a tool of the gateway's own waits for a human."""
+        self._close_words()
+        self.begin()
+        index = len(self.output)
+        item = {
+            "id": approval_id,
+            "type": "mcp_approval_request",
+            "server_label": label,
+            "name": name,
+            "arguments": arguments,
+        }
+        self.output.append(item)
+        self._tell("response.output_item.added", output_index=index, item=item)
+        self._tell("response.output_item.done", output_index=index, item=item)
+
     def own_result(self, call_id: str, content: str, error: str | None) -> None:
         """It has run; `content` is what the model sees of it. Nothing, where it never began."""
         index = self._own.pop(call_id, None)
@@ -243,7 +259,8 @@ class ResponseWriter:
 
     def retell(self, index: int, item: Mapping[str, Any]) -> None:
         """Tell of an item that is complete."""
-        blank = {**item, "status": "in_progress", **{n: [] for n in ("content", "summary") if n in item}}
+        started = {"status": "in_progress"} if "status" in item else {}
+        blank = {**item, **started, **{n: [] for n in ("content", "summary") if n in item}}
         where: dict[str, Any] = {"output_index": index, "item_id": item["id"]}
         self._tell("response.output_item.added", output_index=index, item=blank)
         for place, part in enumerate(item.get("content") or () if item["type"] == "message" else ()):

@@ -14,6 +14,8 @@ from gateway.chat.schemas.walk import Schema, mapped, types_of
 
 # How often a chain of references at the top is followed.
 _MOST_STEPS: Final = 8
+# How many alternatives at the top are taken in, and how deep: they may lead back to the whole.
+_MOST_BRANCHES: Final = 200
 _NOT_AT_THE_TOP: Final = ("anyOf", "oneOf", "allOf", "enum", "const", "not", "if", "then", "else")
 # What speaks of the document and not of a value.
 _OF_THE_DOCUMENT: Final = ("$schema", "$id", "$comment")
@@ -34,7 +36,7 @@ def plain(parameters: Mapping[str, Any]) -> Schema:
         root = {**homes, **target} if isinstance(target, Mapping) else homes
     document = () if has_references(root) else _OF_THE_DOCUMENT
     changed: Schema = mapped({key: value for key, value in root.items() if key not in document}, _said)
-    return _object(changed, parameters)
+    return _object(changed, parameters, [_MOST_BRANCHES])
 
 
 def alternatives(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[tuple[str, Schema]]:
@@ -76,16 +78,19 @@ def _no_boolean(value: Any) -> Any:
     return ({} if value else {"not": {}}) if isinstance(value, bool) else value
 
 
-def _object(schema: Schema, root: Mapping[str, Any]) -> Schema:
-    """The schema as one object, what stood beside it as alternatives taken in."""
+def _object(schema: Schema, root: Mapping[str, Any], left: list[int], depth: int = 0) -> Schema:
+    """The schema as one object, what stood beside it as alternatives taken in: as many as `left` says."""
     if not any(key in schema for key in _NOT_AT_THE_TOP):
         if schema.get("type") == "object" and isinstance(schema.get("properties"), Mapping):
             return schema
         return {"type": "object", "properties": _properties(schema), **_but(schema, "type", "properties")}
     properties: dict[str, list[Any]] = {name: [inner] for name, inner in _properties(schema).items()}
     required = [*schema.get("required", ())]
-    for key, branch in alternatives(schema, root):
-        inner = _object(branch, root)
+    for key, branch in alternatives(schema, root) if depth < _MOST_STEPS else ():
+        if left[0] <= 0:
+            break
+        left[0] -= 1
+        inner = _object(branch, root, left, depth + 1)
         for name, value in inner["properties"].items():
             properties.setdefault(name, []).append(value)
         if key == "allOf":

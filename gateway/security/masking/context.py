@@ -11,11 +11,11 @@ from typing import Final
 # Characters before a number that are read.
 _REACH: Final = 28
 
-_PHONE: Final = re.compile(
-    r"(?:\b(?:tel|telephone|phones?|mobile|cell|call|calling|fax|whats ?app|sms|hotline|dial|ring)\b"
-    r"|电话|手机|致电|拨打|热线|传真|座机|联系方式|来电|短信|電話|手機)[^0-9\n]{0,20}$",
-    re.IGNORECASE,
-)
+_LATIN: Final = "tel|telephone|phones?|mobile|cell|call|calling|fax|whats ?app|sms|hotline|dial|ring"
+_HAN: Final = "电话|手机|致电|拨打|热线|传真|座机|联系方式|来电|短信|電話|手機"
+_PHONE: Final = re.compile(rf"(?:\b(?:{_LATIN})\b|{_HAN})[^0-9\n]{{0,20}}$", re.IGNORECASE)
+# The same for who looks quickly and over names of fields too: `customerPhone`, `phone_no`. On RE2.
+PHONE_WORDS: Final = rf"(?:(?i:(?:^|[^A-Za-z])(?:{_LATIN})(?:[^A-Za-z0-9]|$))|[a-z](?:Tel|Phone|Mobile|Cell|Call|Fax|Sms|Hotline)(?:s|[^a-z])|{_HAN})"
 _OTHER: Final = re.compile(
     r"(?:(?<![A-Za-z])(?:orders?|tracking|parcel|invoice|ticket|serial|sku|isbn|imei|timestamp|epoch|transaction|reference|ref|"
     r"case|batch|id|uid|version|build|no\.|nr\.)(?![A-Za-z])|#"

@@ -10,15 +10,16 @@ from typing import Final
 
 from gateway.security.masking.bank_cards import find_bank_cards
 from gateway.security.masking.emails import find_emails
-from gateway.security.masking.found import Found, apart
+from gateway.security.masking.found import Found, apart, blanked
 from gateway.security.masking.ibans import find_ibans
 from gateway.security.masking.id_numbers import IdNumbers
 from gateway.security.masking.patterns import Patterns
 from gateway.security.masking.phones import Phones
-from gateway.security.masking.plain import plain, seen
-from gateway.security.masking.suspicion import suspicious
+from gateway.security.masking.plain import encodable, plain, seen
+from gateway.security.masking.suspicion import Suspicion
 
-_Find = Callable[[str], Iterable[Found]]
+# In a text in plain form, between two places; what stands around them is seen.
+_Find = Callable[[str, int, int], Iterable[Found]]
 
 
 class Detector:
@@ -47,27 +48,39 @@ class Detector:
             "bank_card": lambda: find_bank_cards,
             "phone": lambda: Phones(regions).find,
         }
-        self._own: Final[_Find | None] = Patterns(patterns).find if patterns else None
+        self._own: Final = Patterns(patterns).find if patterns else None
         self._finds = tuple(make() for kind, make in by_kind.items() if kind in kinds)
-        self._suspicion = suspicious(kinds, id_numbers)
+        self._suspicion = Suspicion(kinds, id_numbers)
 
     def suspects(self, encoded: bytes) -> bool:
         """Whether something may be found in a JSON text; False is certain. Fast."""
-        return self._own is not None or self._suspicion.search(encoded) is not None
+        return self._own is not None or self._suspicion.raised_by(encoded)
 
     def find(self, text: str) -> list[Found]:
         """What is private in a text, in order, never overlapping."""
         if len(text) < _SHORTEST and self._own is None:
             return []
+        found = apart(self._once(text))
+        while found:
+            # What stood too close to a value to be one itself: it is, once that one is replaced.
+            more = apart([*found, *self._once(blanked(text, found))])
+            if len(more) == len(found):
+                break
+            found = more
+        return found
+
+    def _once(self, text: str) -> list[Found]:
         found: list[Found] = [] if self._own is None else [*self._own(text)]
         left, places = seen(text)
-        simple = plain(left)
+        simple = plain(encodable(left))
+        parts = [*self._suspicion.places(simple)]
         for find in self._finds:
-            if places is None:
-                found += find(simple)
-            else:
-                found += [Found(places[one.start], places[one.end - 1] + 1, one.kind) for one in find(simple)]
-        return apart(found) if found else []
+            for start, end in parts:
+                here = find(simple, start, end)
+                if places is not None:
+                    here = [Found(places[one.start], places[one.end - 1] + 1, one.kind) for one in here]
+                found += here
+        return found
 
 
 # Nothing that a detector knows is shorter: `a@b.cn`.

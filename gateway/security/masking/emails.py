@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.security.masking.found import Found
+from gateway.security.masking.found import MOST, Found
 
 _AT: Final = re.compile(r"@|%40")
 _LONGEST_NAME: Final = 64
@@ -22,22 +22,22 @@ _DOMAIN: Final = re.compile(
 _FILES: Final = frozenset("png jpg jpeg gif svg webp ico css js ts mjs json py md html".split())
 
 
-def find_emails(text: str) -> Iterator[Found]:
+def find_emails(text: str, start: int = 0, end: int = MOST) -> Iterator[Found]:
     """Every e-mail address of a text in plain form."""
-    for at in _AT.finditer(text):
-        start = at.start()
-        floor = max(0, start - _LONGEST_NAME)
-        while start > floor and _is_name(text[start - 1]):
-            start -= 1
+    for at in _AT.finditer(text, start, end):
+        first = at.start()
+        floor = max(0, first - _LONGEST_NAME)
+        while first > floor and _is_name(text[first - 1]):
+            first -= 1
         # What quotes or marks an address is no part of it.
-        while start < at.start() and text[start] in _QUOTES:
-            start += 1
+        while first < at.start() and text[first] in _QUOTES:
+            first += 1
         domain = _DOMAIN.match(text, at.end())
-        if start == at.start() or domain is None or domain.group(1).lower() in _FILES:
+        if first == at.start() or domain is None or domain.group(1).lower() in _FILES:
             continue
-        if text[start : at.start()] == "git" and text[domain.end() : domain.end() + 1] in {":", "/"}:
+        if text[first : at.start()] == "git" and text[domain.end() : domain.end() + 1] in {":", "/"}:
             continue
-        yield Found(start, domain.end(), "email")
+        yield Found(first, domain.end(), "email")
 
 
 def _is_name(sign: str) -> bool:

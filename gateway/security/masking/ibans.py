@@ -8,16 +8,16 @@ from typing import Final
 
 from stdnum import iban
 
-from gateway.security.masking.found import Found
+from gateway.security.masking.found import MOST, Found
 
 _SHAPE: Final = re.compile(r"(?<![0-9A-Za-z_])[A-Za-z]{2}[0-9]{2}(?:[ -]?[A-Za-z0-9]){11,30}(?![A-Za-z0-9])")
 _SHORTEST: Final = 15
 
 
-def find_ibans(text: str) -> Iterator[Found]:
+def find_ibans(text: str, start: int = 0, end: int = MOST) -> Iterator[Found]:
     """Every account number of a text in plain form."""
-    place = 0
-    while (match := _SHAPE.search(text, place)) is not None:
+    place = start
+    while (match := _SHAPE.search(text, place, end)) is not None:
         said = match.group()
         # Words that follow are taken in by the shape: the number ends where it is valid.
         while len(said) >= _SHORTEST and not iban.is_valid(said, check_country=False):

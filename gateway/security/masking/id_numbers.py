@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from gateway.security.masking.found import Found
+from gateway.security.masking.found import MOST, Found
 
 _BEFORE: Final = r"(?<![0-9A-Za-z_.])"
 _AFTER: Final = r"(?![0-9A-Za-z_]|[.][0-9])"
@@ -51,10 +51,10 @@ class IdNumbers:
             for kind in kinds
         ]
 
-    def find(self, text: str) -> Iterator[Found]:
+    def find(self, text: str, start: int = 0, end: int = MOST) -> Iterator[Found]:
         """Every identity number of a text in plain form."""
         for shape, is_valid in self._sorts:
-            for match in shape.finditer(text):
+            for match in shape.finditer(text, start, end):
                 said = match.group().upper()
                 if is_valid(said) or is_valid(said.replace(" ", "").replace("-", "")):
                     yield Found(match.start(), match.end(), "id_number")

@@ -14,8 +14,9 @@ from typing import Final, Literal, Protocol
 
 from ahocorasick_rs import AhoCorasick, MatchKind
 
-from gateway.security.masking.found import Found, apart
+from gateway.security.masking.found import Found, apart, blanked
 from gateway.security.masking.placeholders import LOOKALIKE, OPENING, PLACEHOLDER, Mint
+from gateway.security.masking.plain import encodable
 
 Mode = Literal["none", "mask", "block"]
 
@@ -76,8 +77,8 @@ class Masking:
         self._mint = mint
         self._minted: dict[str, str] = {}
         self._known: dict[str, str] = {}
-        self._finder: AhoCorasick | None = None
-        self._words: list[str] = []
+        # Both at once: a trace is written in a thread, while a summary may still be asked for.
+        self._finder: tuple[AhoCorasick, list[str]] | None = None
         self._found: dict[str, list[Found]] = {}
         self._noted: set[str] = set()
 
@@ -106,6 +107,7 @@ class Masking:
 
     def know(self, value: str, kind: str) -> None:
         """A value is private, whatever it looks like."""
+        value = encodable(value)
         if value and value not in self._known:
             self._known[value] = kind
             self._finder = None
@@ -122,9 +124,12 @@ class Masking:
         spans += self._seen_before(text)
         if not spans:
             return text
+        spans = apart(spans)
+        while len(more := apart([*spans, *self._left(blanked(text, spans))])) > len(spans):
+            spans = more
         out: list[str] = []
         place = 0
-        for start, end, kind in apart(spans):
+        for start, end, kind in spans:
             out += (text[place:start], self.placeholder(text[start:end], kind))
             place = end
         return "".join([*out, text[place:]])
@@ -164,17 +169,28 @@ class Masking:
                 self._found[text] = found_before
         return found_before
 
+    def _left(self, text: str) -> list[Found]:
+        """What is private in the rest of a text: values that stood too close to others to be taken for such."""
+        if self.detector is None:
+            return []
+        found = self.detector.find(text)
+        for each in found:
+            self.know(text[each.start : each.end], each.kind)
+        return [*found, *self._seen_before(text)]
+
     def _seen_before(self, text: str) -> list[Found]:
         if not self._known:
             return []
-        if self._finder is None:
-            self._words = [value for value in self._known if _is_word(value)]
-            self._finder = AhoCorasick(self._words, matchkind=MatchKind.LeftmostLongest)
-        if not self._words:
+        finder = self._finder
+        if finder is None:
+            words = [value for value in [*self._known] if _is_word(value)]
+            finder = self._finder = (AhoCorasick(words, matchkind=MatchKind.LeftmostLongest), words)
+        look, words = finder
+        if not words:
             return []
         return [
-            Found(start, end, self._known[self._words[number]])
-            for number, start, end in self._finder.find_matches_as_indexes(text)
+            Found(start, end, self._known[words[number]])
+            for number, start, end in look.find_matches_as_indexes(encodable(text))
             if end - start >= _LONG or _stands_alone(text, start, end)
         ]
 

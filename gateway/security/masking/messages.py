@@ -6,7 +6,8 @@ backends.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +30,7 @@ _SETTINGS: Final = frozenset(
 # Fields that hold schemas: their numbers are limits, and names in them are what the model is to write.
 # Whose messages are the client's own words.
 _CLIENTS: Final = frozenset({"user", "system", "developer"})
+_JOINS: Final = re.compile(r"[_-]")
 _SCHEMAS: Final = frozenset({"tools", "response_format", "functions"})
 
 
@@ -72,8 +74,16 @@ class Conversation:
             any_found = any_found or self._fields[encoded]
         return any_found or self.masking.known > 0
 
-    def masked(self, messages: Iterable[Message]) -> tuple[Message, ...]:
+    def masked(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages as a model sees them."""
+        while True:
+            known = self.masking.known
+            made = self._all_masked(messages)
+            # What was found only once something else was replaced may stand in messages before.
+            if known == self.masking.known:
+                return made
+
+    def _all_masked(self, messages: Iterable[Message]) -> tuple[Message, ...]:
         tools: dict[str, str] = {}
         out = []
         for message in messages:
@@ -189,5 +199,7 @@ def secrets_of(masking: Masking, tool: Any) -> Collection[str]:
 
 def _bare(name: str, values: Values) -> str:
     """A name or an id: what stands for it has to be one too."""
+    # What joins the words of a name joins those of an order's number elsewhere.
+    values.learn(_JOINS.sub(" ", name))
     made = values.text(name)
     return name if made == name else PLACEHOLDER.sub(lambda match: bare(match.group()), made)

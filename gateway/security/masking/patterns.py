@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import re2
 
 from gateway.security.masking.found import Found
+from gateway.security.masking.plain import encodable
 
 
 class Patterns:
@@ -26,6 +27,7 @@ class Patterns:
 
     def find(self, text: str) -> Iterator[Found]:
         """Every match in a text; empty ones are none."""
+        text = encodable(text)
         for kind, pattern in self._patterns:
             for match in pattern.finditer(text):
                 start, end = match.span()

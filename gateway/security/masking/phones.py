@@ -14,10 +14,10 @@ from typing import Final
 import phonenumbers
 
 from gateway.security.masking.context import says_other, says_phone
-from gateway.security.masking.found import Found
+from gateway.security.masking.found import MOST, Found
 
 # In front of a number stands no letter, no digit, no sign that makes it a part of something longer.
-_BEFORE: Final = r"(?<![0-9A-Za-z_/=])(?<![A-Za-z]-)(?<![0-9][.,:-])"
+_BEFORE: Final = r"(?<![0-9A-Za-z_])(?<![A-Za-z]-)(?<![0-9][.,:-])"
 _AFTER: Final = r"(?![0-9A-Za-z_]|[.:,][0-9])"
 
 # Written for the whole world: `+49 30 123456`, `0044 20 7946 0958`.
@@ -58,24 +58,24 @@ class Phones:
             shapes.append(_NANP)
         self._shapes = tuple(shapes)
 
-    def find(self, text: str) -> Iterator[Found]:
+    def find(self, text: str, start: int = 0, end: int = MOST) -> Iterator[Found]:
         """Every phone number of a text in plain form."""
-        for match in _WORLD.finditer(text):
-            if (end := self._world_end(match.group(), text, match.end())) is not None:
-                yield Found(match.start(), match.start() + end, "phone")
+        for match in _WORLD.finditer(text, start, end):
+            if (length := self._world_length(match.group(), text, match.end())) is not None:
+                yield Found(match.start(), match.start() + length, "phone")
         if "CN" in self._regions:
-            for match in _MOBILE.finditer(text):
+            for match in _MOBILE.finditer(text, start, end):
                 if not says_other(text, match.start()) and _valid(_digits(match.group())[-11:], "CN"):
                     yield Found(match.start(), match.end(), "phone")
         for shape in self._shapes:
-            for match in shape.finditer(text):
+            for match in shape.finditer(text, start, end):
                 if self._is_one(match.group()) and not says_other(text, match.start()):
                     yield Found(match.start(), match.end(), "phone")
-        for match in _BARE.finditer(text):
+        for match in _BARE.finditer(text, start, end):
             if says_phone(text, match.start()) and self._is_one(match.group(), local=True):
                 yield Found(match.start(), match.end(), "phone")
 
-    def _world_end(self, said: str, text: str, end: int) -> int | None:
+    def _world_length(self, said: str, text: str, end: int) -> int | None:
         """How much of it is a number: what stands behind a space may be another one's."""
         if text[end : end + 1].isalpha() and text[end : end + 1].isascii():
             return None

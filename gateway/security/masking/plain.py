@@ -16,15 +16,30 @@ _FORMS: Final[dict[int, int]] = {
     **dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2014, 0x2015, 0x2212, 0xFE63, 0x30FC), ord("-")),
     **dict.fromkeys((0x00A0, 0x2002, 0x2003, 0x2007, 0x2009, 0x200A, 0x202F, 0x3000), ord(" ")),
 }
+_OTHER_FORMS: Final = re.compile(f"[{''.join(map(chr, _FORMS))}]")
 # Seen by nobody, and a way around whoever looks for digits.
+_HALVES: Final = re.compile("[\ud800-\udfff]")
 _UNSEEN: Final = re.compile("[\u00ad\u200b\u200c\u200d\u2060\ufeff]")
 # The digits that are read as such, as a character class.
 DIGITS: Final = "0-9\uff10-\uff19\u0660-\u0669\u06f0-\u06f9"
+# Dashes, spaces and what nobody sees, beyond ASCII, for the same.
+SIGNS: Final = (
+    "\u2010-\u2015\u2212\ufe63\u30fc\uff0d\u00a0\u2002\u2003\u2007\u2009\u200a-\u200d\u202f\u3000\u00ad\u2060\ufeff"
+)
 
 
 def plain(text: str) -> str:
     """The text with ASCII digits, dashes and spaces; every character stands where it stood."""
-    return text if text.isascii() else text.translate(_FORMS)
+    return text if text.isascii() or _OTHER_FORMS.search(text) is None else text.translate(_FORMS)
+
+
+def encodable(text: str) -> str:
+    """The text with another character in the place of each half of a surrogate pair, for what reads UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _HALVES.sub("\ufffd", text)
+    return text
 
 
 def seen(text: str) -> tuple[str, list[int] | None]:

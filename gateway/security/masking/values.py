@@ -40,6 +40,11 @@ class Values:
             return text
         return self._masking.masked(text, label, escape=self._escape)
 
+    def learn(self, text: str) -> None:
+        """Another way to read a text: what is private in it is known from now on. Replaces nothing."""
+        if self._learns:
+            self._masking.learn(text)
+
     def whole(self, value: Any, kind: str) -> Any:
         """A value that is private as a whole: every text and number in it."""
         if isinstance(value, dict):

@@ -195,8 +195,13 @@ class McpProvider:
             if called in self._tools:
                 self._tell(f"`{self._server_name}` lists `{tool.name}` twice; the first one is offered")
                 continue
+            try:
+                spec = self._spec(called, tool, parameters)
+            except RecursionError:
+                self._tell(f"`{tool.name}` of `{self._server_name}` is not offered: its schema is nested too deeply")
+                continue
             self._tools[called] = tool
-            specs.append(self._spec(called, tool, parameters))
+            specs.append(spec)
         return tuple(specs)
 
     def _spec(self, called: str, tool: RemoteTool, parameters: Mapping[str, Any]) -> ToolSpec:

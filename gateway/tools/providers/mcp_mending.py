@@ -5,7 +5,7 @@ Knows what servers written without an SDK leave out. Does not know sessions. Imp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pydantic
@@ -36,10 +36,19 @@ def _mended(tool: Any) -> Any:
         return None
     schema = tool.get("inputSchema")
     if schema is None or isinstance(schema, dict):
-        tool = {**tool, "inputSchema": {"type": "object", **(schema or {})}}
+        tool = {**tool, "inputSchema": {"type": "object", **_without_booleans(schema or {})}}
     if not _is_valid(tool):
         tool = {key: value for key, value in tool.items() if key != "outputSchema"}
     return tool
+
+
+def _without_booleans(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same with objects where older versions of the protocol know no `true` and `false`."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return schema
+    said: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
+    return {**schema, "properties": {n: said[v] if isinstance(v, bool) else v for n, v in properties.items()}}
 
 
 def _is_valid(tool: Any) -> bool:
@@ -52,6 +61,9 @@ def _is_valid(tool: Any) -> bool:
 
 
 def _takes_object(schema: Mapping[str, Any]) -> bool:
-    required = schema.get("required") or ()
-    named = isinstance(required, Sequence) and all(isinstance(name, str) for name in required)
+    required = schema.get("required") or []
+    named = isinstance(required, list) and all(isinstance(name, str) for name in required)
+    properties = schema.get("properties")
+    if properties is not None:
+        named &= isinstance(properties, dict) and all(isinstance(each, dict) for each in properties.values())
     return schema.get("type") == "object" and isinstance(schema.get("$schema", ""), str) and named

@@ -9,7 +9,7 @@ import asyncio
 import difflib
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ class PythonProvider:
         self._specs: list[ToolSpec] = []
         self._brought: list[BroughtProvider] = []
         self._run_types: dict[str, RunType] = {}
+        self._strategies: dict[str, Callable[..., Iterable[int]]] = {}
         self._hooks: dict[str, list[Hook]] = {}
         self._lifespans: list[Lifespan] = []
 
@@ -109,6 +110,11 @@ class PythonProvider:
     def run_types(self) -> Sequence[RunType]:
         """The types of runs that plugins add, once `list` has answered."""
         return tuple(self._run_types.values())
+
+    @property
+    def strategies(self) -> Mapping[str, Callable[..., Iterable[int]]]:
+        """The strategies that plugins add, once `list` has answered."""
+        return self._strategies
 
     @property
     def fingerprint(self) -> str:
@@ -280,13 +286,7 @@ class PythonProvider:
             problems.extend(Problem(told(module.__file__), 0, text) for text in wrong)
             if not wrong:
                 self._brought.append(BroughtProvider(provider, told(module.__file__), source))
-        for kind in tools.run_types:
-            try:
-                if kind.name in self._run_types:
-                    raise Unreadable(f"it is already declared at {self._run_types[kind.name].origin}")
-                self._run_types[kind.name] = made_run_type(kind, told(module.__file__), self._resources)
-            except Unreadable as error:
-                problems.append(Problem(told(module.__file__), kind.line, f"run type `{kind.name}`: {error}"))
+        self._collect_others(tools, told(module.__file__), problems)
         made = []
         for declaration in tools.declarations:
             try:
@@ -295,6 +295,20 @@ class PythonProvider:
                 text = f"tool `{declaration.name}`: {error}"
                 problems.append(Problem(declaration.file, declaration.line, text))
         return made
+
+    def _collect_others(self, tools: Tools, file: str, problems: _ProblemList) -> None:
+        """What a plugin adds beside tools: strategies, types of runs."""
+        for name, choose in tools.strategies.items():
+            if name in self._strategies:
+                problems.append(Problem(file, 0, f"strategy `{name}`: another plugin adds it too"))
+            self._strategies.setdefault(name, choose)
+        for kind in tools.run_types:
+            try:
+                if kind.name in self._run_types:
+                    raise Unreadable(f"it is already declared at {self._run_types[kind.name].origin}")
+                self._run_types[kind.name] = made_run_type(kind, file, self._resources)
+            except Unreadable as error:
+                problems.append(Problem(file, kind.line, f"run type `{kind.name}`: {error}"))
 
     def _make(self, declaration: Declaration, source: str) -> _Tool:
         function = declaration.function
