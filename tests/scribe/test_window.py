@@ -20,7 +20,7 @@ from gateway.config.models import BackendConfig
 from gateway.errors import ContextTooLong
 from gateway.observe.events import Recorder
 from gateway.scribe.conversations import Conversations
-from gateway.scribe.notes import BEGIN
+from gateway.scribe.marks import BEGIN
 from gateway.scribe.pins import PinPatterns
 from gateway.scribe.tokens import conversation_tokens
 from gateway.scribe.window import Room, Window
@@ -190,7 +190,7 @@ def test_a_newer_result_takes_the_place_of_an_older_one_of_the_same_call() -> No
         Message("assistant", (Text("Fewer."),)),
         Message("user", (Text("Are you sure?"),)),
     ]
-    sent = windowed(tuple(talk), 900, answer_reserve_tokens=0)
+    sent = windowed(tuple(talk), 640, answer_reserve_tokens=0)
     text = json.dumps(bodies(sent))
     assert text.count("OLD") <= 10
     assert text.count("NEW") > 50

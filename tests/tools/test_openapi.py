@@ -182,6 +182,8 @@ def test_b032_references_that_lead_in_circles_or_nowhere_are_named() -> None:
         ("parameters: [{name: q, in: body}]", "/a", "'body'"),
         ("", "/a/{p}", "`{p}`"),
         ("", "/a/../b", "steps to another folder"),
+        ("", '"@evil.example/a"', "does not begin with `/`"),
+        ("", ".evil.example/a", "does not begin with `/`"),
         ("requestBody: {required: true, content: {multipart/form-data: {}}}", "/a", "'multipart/form-data'"),
     ],
 )

@@ -152,6 +152,9 @@ class _Reader:
 
     def read(self) -> Operation:
         found = self._found
+        if not found.template.startswith("/"):
+            # Behind the server's address, `.evil.example` or `@evil.example` would be another server.
+            raise Unusable("its path does not begin with `/`")
         if any(segment in {".", ".."} for segment in found.template.split("/")):
             raise Unusable("its path steps to another folder")
         for parameter in self._parameters():
