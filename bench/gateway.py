@@ -47,10 +47,20 @@ def register(registry):
 '''
 
 
-def write(place: Path, mock_url: str, redis: str | None = None) -> tuple[Path, Path]:
+# Something for meaning to decide by: texts that have nothing to do with the prompt.
+_MEANT: Final = {
+    "refunds": ["I want my money back", "please refund my order", "the parcel came broken, pay me back"],
+    "weather": ["will it rain tomorrow", "how warm is it in Lisbon", "do I need an umbrella today"],
+    "travel": ["book me a flight to Rome", "which train goes to Paris", "find a hotel near the station"],
+    "cooking": ["how long do I boil an egg", "a recipe for tomato soup", "what can I cook with rice and beans"],
+}
+
+
+def write(place: Path, mock_url: str, redis: str | None = None, *, semantic: bool = False) -> tuple[Path, Path]:
     """Write everything below `place`; answers the configuration file and the routes folder.
 
-    With `redis`, a server's URL, its key is limited in every way there is, by counters in that server.
+    With `redis`, a server's URL, its key is limited in every way there is, by counters in that server. With `semantic`, meaning
+    decides where no rule does.
     """
     plugins = place / "plugins"
     plugins.mkdir()
@@ -64,12 +74,14 @@ def write(place: Path, mock_url: str, redis: str | None = None) -> tuple[Path, P
     for word, model in LANES.items():
         route: dict[str, Any] = {"route": word, "model": model, "keywords": [word], "priority": 10}
         _write(routes / f"{word}.yaml", route | ({"tools": TOOLS[model]} if model in TOOLS else {}))
+    for name, utterances in _MEANT.items() if semantic else ():
+        _write(routes / f"{name}.yaml", {"route": name, "model": "mock", "utterances": utterances})
     config = place / "gateway.yaml"
-    _write(config, _config(place, mock_url, redis))
+    _write(config, _config(place, mock_url, redis, semantic=semantic))
     return config, routes
 
 
-def _config(place: Path, mock_url: str, redis: str | None) -> dict[str, Any]:
+def _config(place: Path, mock_url: str, redis: str | None, *, semantic: bool) -> dict[str, Any]:
     def backend(path: str, dialect: str) -> dict[str, Any]:
         url = f"{mock_url}{path}"
         known = {"provider": "openai", "base_url": url, "model": "mock-model", "api_key": "none", "dialect": dialect}
@@ -91,7 +103,7 @@ def _config(place: Path, mock_url: str, redis: str | None) -> dict[str, Any]:
         },
         "models": {name: {"backends": [name]} for name in ("mock", *LANES.values())},
         # Without utterances there is nothing for an encoder to do; switched off, none is loaded either.
-        "router": {"model": "auto", "default": "mock", "semantic": {"enabled": False}},
+        "router": {"model": "auto", "default": "mock", "semantic": {"enabled": semantic}},
         "tools": {"plugins": [str(place / "plugins")], "offer": "routed"},
         "keys": {"auth": "required", "static": {"bench": key}},
         "observe": {"log": {"format": "json", "level": "warning", "requests": False}, "traces": {"sample": 1.0}},

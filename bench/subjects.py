@@ -46,6 +46,14 @@ class Subject:
         """CPU time that it and its children have used so far, in seconds."""
         return sum(_cpu_s(pid) for pid in _family(self.pid))
 
+    def resident_mb(self) -> float:
+        """What it and its children hold in memory, in megabytes; NaN where the system does not say."""
+        try:
+            pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in _family(self.pid))
+        except OSError:
+            return float("nan")
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class Cores:
@@ -102,7 +110,7 @@ async def running(
                 raise SubjectFailed(f"{name} {ended} before it was ready ({_START_TIMEOUT_S:g} s at most):\n{printed}")
             yield Subject(name, process.pid, port)
         finally:
-            await _stop(process)
+            await stop(process)
 
 
 async def _becomes_ready(process: asyncio.subprocess.Process, port: int, path: str | None) -> bool:
@@ -131,7 +139,8 @@ async def _answers(port: int, path: str | None) -> bool:
         writer.close()
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
+async def stop(process: asyncio.subprocess.Process) -> None:
+    """End a process: by its leave, else without."""
     if process.returncode is not None:
         return
     process.terminate()

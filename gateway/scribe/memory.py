@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from gateway.scribe.marks import unmarked
 from gateway.scribe.tokens import text_tokens
 
 MemoryKind = Literal["preference", "fact", "conclusion"]
@@ -20,6 +21,7 @@ MemoryKind = Literal["preference", "fact", "conclusion"]
 _READ_CHARS: Final = 4_000
 _LONGEST: Final = 300
 _SHORTEST: Final = 8
+_SHORTEST_WIDE: Final = 4
 _MOST_A_TURN: Final = 6
 
 _SENTENCE: Final = re.compile(r"[^\n.!?;。！？；]+(?:\.(?=\w)[^\n.!?;。！？；]+)*[.!?。！？]?")
@@ -77,7 +79,8 @@ def told(memories: Sequence[tuple[str, str, float]], max_tokens: int) -> tuple[s
 def _sentences(text: str) -> list[str]:
     found = []
     for match in _SENTENCE.finditer(text[:_READ_CHARS]):
-        sentence = " ".join(match.group().split()).replace("[", "(").replace("]", ")")
-        if _SHORTEST <= len(sentence) <= _LONGEST or (len(sentence) >= 4 and not sentence.isascii()):
-            found.append(sentence[:_LONGEST])
+        sentence = unmarked(" ".join(match.group().split()))
+        least = _SHORTEST if sentence.isascii() else _SHORTEST_WIDE
+        if least <= len(sentence) <= _LONGEST:
+            found.append(sentence)
     return found

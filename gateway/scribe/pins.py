@@ -15,6 +15,7 @@ import msgspec
 import re2
 
 from gateway.config.context import PinConfig
+from gateway.scribe.marks import unmarked
 from gateway.scribe.pin_patterns import OWN
 
 # Longest value, and most of a message that is read: facts stand in what people type, not in what they paste.
@@ -35,14 +36,14 @@ _LASTING: Final = re.compile(
 _SAID_OF: Final = re.compile(
     r"(?i)\b(?:my|our|the|his|her|their|your)\s+((?:[\w'-]+\s+){0,4}?[\w'-]+)\s+"
     r"(?:is now|are now|is|are|was changed to|has changed to|changed to|changes to|becomes|=|:|should be|shall be|will be)\s+"
-    r"(?:now\s+)?([^\n.!?;]{1,120})"
+    r"(?:now\s+)?((?:[^\n.!?;]|[.](?=\S)){1,120})"
 )
 _SAID_OF_HAN: Final = re.compile(
     r"(?:我的|我们的|本次|这次|该)([\w]{1,12}?)(?:改为|改成|变为|换成|是|为|：|:)([^\n。！？；，,]{1,60})"
 )
 _CHANGED: Final = re.compile(
     r"(?i)\b(?:change|set|switch|update|correct)\s+(?:my|our|the)\s+((?:[\w'-]+\s+){0,4}?[\w'-]+)\s+(?:from\s+.{1,60}?\s+)?to\s+"
-    r"([^\n.!?;]{1,120})"
+    r"((?:[^\n.!?;]|[.](?=\S)){1,120})"
 )
 _TAGGED: Final = re.compile(r"#([\w][\w -]{0,31}?)\s*[:=：]\s*([^\n#;；]{1,120})")
 _SENTENCE: Final = re.compile(r"[^\n.!?;。！？；]+(?:\.(?=\w)[^\n.!?;。！？；]+)*")
@@ -179,5 +180,5 @@ def _tag(words: str) -> str | None:
 def _clean(value: str) -> str:
     """One line, no longer than a value may be; brackets of the notes' own cannot stand in it."""
     value = " ".join(value.split()).strip(" ,，:：\"'“”")
-    value = value.replace("[", "(").replace("]", ")")
+    value = unmarked(value)
     return value if len(value) <= _VALUE_CHARS else f"{value[:_VALUE_CHARS].rstrip()}…"

@@ -16,9 +16,9 @@ _HEAD: Final = 0.7
 _MARK_TOKENS: Final = 16
 
 
-def shortened(text: str, max_tokens: int, *, dense: bool = False) -> str:
+def shortened(text: str, max_tokens: int) -> str:
     """The text within so many tokens, by the gateway's own estimate; at least a word about its length."""
-    tokens = text_tokens(text, dense=dense)
+    tokens = text_tokens(text)
     if tokens <= max_tokens:
         return text
     mark = f"[… {len(text)} characters shortened …]"
@@ -28,7 +28,7 @@ def shortened(text: str, max_tokens: int, *, dense: bool = False) -> str:
         head = int(keep * _HEAD)
         tail = keep - head
         out = f"{text[:head]}{mark}{text[-tail:] if tail else ''}"
-        if text_tokens(out, dense=dense) <= max_tokens:
+        if text_tokens(out) <= max_tokens:
             return out
         keep = keep * 3 // 4
     return mark
@@ -40,7 +40,7 @@ def shortened_message(message: Message, max_tokens: int) -> Message:
     for block in message.blocks:
         match block:
             case ToolResult(call_id, text):
-                blocks.append(ToolResult(call_id, shortened(text, max_tokens, dense=True)))
+                blocks.append(ToolResult(call_id, shortened(text, max_tokens)))
             case Text(text):
                 blocks.append(Text(shortened(text, max_tokens)))
             case Reasoning():

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gateway.chat.blocks import Audio, Block, Image, Message, Reasoning, Refusal, Text, ToolCall, ToolResult, Unknown
+from gateway.scribe.marks import unmarked
 from gateway.scribe.tokens import text_tokens
 from gateway.scribe.weights import is_small_talk
 
@@ -269,7 +270,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    text = " ".join(text[: 4 * most].split()).replace("[", "(").replace("]", ")")
+    text = unmarked(" ".join(text[: 4 * most].split()))
     return text if len(text) <= most else f"{text[:most].rstrip()}…"
 
 

@@ -17,15 +17,36 @@ from gateway.chat.blocks import Audio, Block, Image, Message, Reasoning, Refusal
 MESSAGE_TOKENS: Final = 4
 _IMAGE_TOKENS: Final = 765
 _LOW_IMAGE_TOKENS: Final = 85
-# English prose holds four letters a token; JSON, numbers and identifiers three.
-_PROSE: Final = 4
-_DENSE: Final = 3
+# Characters a token holds: of words, of what has no spaces, of digits, of signs. What UTF-8 gives two bytes (Cyrillic, accents) takes
+# half a token, three bytes (Han, kana, Hangul) one, four bytes (emoji) two. Over prose in seven languages, code, JSON, logs and
+# identifiers that is 0.93 to 1.9 times what o200k and cl100k count (Hindi in o200k: 4), and 0.85 for base64.
+_PROSE: Final = 4.2
+_WORDLESS: Final = 1.6
+_DIGITS: Final = 2.0
+_SIGNS: Final = 1.5
+_TWO_BYTES: Final = 0.5
+_THREE_BYTES: Final = 1.1
+# Letters a word has at most, in a text that is prose.
+_WORD: Final = 12
+_DENSE: Final = 2.5
+
+
+def _kind(byte: int) -> int:
+    character = chr(byte)
+    if byte < 0x80:
+        letter = "L" if character.isalpha() else "D" if character.isdigit() else " " if character.isspace() else "P"
+        return ord(letter)
+    # The first byte of a character tells how many there are; those that follow are no kind.
+    return ord("." if byte < 0xC0 else "2" if byte < 0xE0 else "3" if byte < 0xF0 else "4")
+
+
+_KINDS: Final = bytes(map(_kind, range(256)))
 # Sound in base64: some 25 tokens a second of 16 kHz, 16 bit.
 _AUDIO_BYTES: Final = 1_600
 # Files travel in base64: what is read out of them is less.
 _FILE_BYTES: Final = 10_000
 # No estimate exceeds this many tokens a byte: whatever is shorter needs no look at its words.
-_MOST_A_BYTE: Final = 0.4
+_MOST_A_BYTE: Final = 0.7
 _ROOM_A_MESSAGE: Final = 8
 
 # Their bytes say little of what they take.
@@ -34,15 +55,16 @@ _ODD: Final = frozenset({Image, Audio, Unknown})
 _encode = msgspec.json.Encoder().encode
 
 
-def text_tokens(text: str, *, dense: bool = False) -> int:
-    """A text's tokens: one for each character of a script without letters, one for four (`dense`: three) others."""
-    size = len(text)
-    letters = _DENSE if dense else _PROSE
-    if text.isascii():
-        return -(-size // letters)
-    # UTF-8 gives a Han character three bytes, two more than it counts.
-    wide = (len(text.encode("utf-8", "surrogatepass")) - size) / 2
-    return int(wide + max(0.0, size - wide) / letters) + 1
+def text_tokens(text: str) -> int:
+    """A text's tokens, by the kinds of its characters."""
+    kinds = text.encode("utf-8", "surrogatepass").translate(_KINDS)
+    letters, spaces, digits = kinds.count(b"L"), kinds.count(b" "), kinds.count(b"D")
+    # What has no spaces, or is full of digits, is no prose: identifiers, base64.
+    prose = spaces * _WORD >= letters and digits <= letters
+    words = letters / (_PROSE if prose else _WORDLESS) + spaces / _PROSE
+    others = digits / _DIGITS + kinds.count(b"P") / _SIGNS
+    wide = kinds.count(b"2") * _TWO_BYTES + kinds.count(b"3") * _THREE_BYTES + kinds.count(b"4") * 2
+    return int(words + others + wide + 0.999)
 
 
 def message_tokens(message: Message) -> int:
@@ -65,7 +87,7 @@ def tools_tokens(fields: Mapping[str, msgspec.Raw]) -> int:
         raw = fields.get(name)
         if raw is not None:
             size += len(bytes(raw))
-    return -(-size // _DENSE)
+    return int(size / _DENSE) + 1 if size else 0
 
 
 def at_most(messages: Sequence[Message]) -> int | None:
@@ -96,13 +118,13 @@ def _block_tokens(block: Block) -> int:
         case Text(text) | Refusal(text) | Reasoning(text):
             return text_tokens(text)
         case ToolCall(_, name, arguments):
-            return text_tokens(name) + text_tokens(arguments, dense=True) + MESSAGE_TOKENS
+            return text_tokens(name) + text_tokens(arguments) + MESSAGE_TOKENS
         case ToolResult(_, text):
-            return text_tokens(text, dense=True)
+            return text_tokens(text)
         case Image(_, detail):
             return _LOW_IMAGE_TOKENS if detail == "low" else _IMAGE_TOKENS
         case Audio(data):
             return MESSAGE_TOKENS + len(data) // _AUDIO_BYTES
         case Unknown(_, value):
             size = len(_encode(value))
-            return 100 + size // 16 if size > _FILE_BYTES else MESSAGE_TOKENS + size // _DENSE
+            return 100 + size // 16 if size > _FILE_BYTES else MESSAGE_TOKENS + int(size / _DENSE)

@@ -202,7 +202,7 @@ class Window:
         if kind in ("user", "noise", "assistant"):
             unit.results.extend(text_tokens(block.text) for block in message.blocks if isinstance(block, Text))
         elif message.role == "tool":
-            unit.results.extend(text_tokens(b.text, dense=True) for b in message.blocks if isinstance(b, ToolResult))
+            unit.results.extend(text_tokens(b.text) for b in message.blocks if isinstance(b, ToolResult))
         if calls is not None:
             before_it = self._by_asked.get(calls)
             if before_it is not None:

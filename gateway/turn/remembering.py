@@ -22,6 +22,7 @@ from gateway.routing.encoder import Encoder, EncoderFailed
 from gateway.routing.encoders.auto import AutoEncoder
 from gateway.routing.text import routing_text
 from gateway.scribe.memory import told, worth_remembering
+from gateway.security.masking.placeholders import OPENING
 from gateway.store.memory_records import Memories, MemoryRow
 from gateway.turn.context import Turn
 
@@ -88,8 +89,9 @@ class Remembering:
         task.add_done_callback(self._running.discard)
 
     async def _remember(self, turn: Turn, answer: Message) -> None:
-        asked = next((each.text for each in reversed(turn.request.messages) if each.role == "user"), "")
-        found = [each for each in worth_remembering(asked, answer.text) if not _is_private(turn, each.text)]
+        asked = next((each for each in reversed(turn.request.messages) if each.role == "user"), None)
+        said = _hidden(turn, asked) if asked is not None else ""
+        found = [each for each in worth_remembering(said, _hidden(turn, answer)) if OPENING not in each.text]
         if not found:
             return
         owner, now = turn.principal.owner, self._clock.now()
@@ -171,14 +173,14 @@ class Remembering:
             task.cancel()
 
 
-def _is_private(turn: Turn, text: str) -> bool:
-    """Whether a text holds anything that models may not see."""
+def _hidden(turn: Turn, message: Message) -> str:
+    """What a message says, with placeholders for what models may not see."""
     private = turn.private
     if private is None:
-        return False
-    message = Message("user", (Text(text),))
-    private.learn((message,), {})
-    return private.masked((message,))[0].text != text
+        return message.text
+    said = Message("user", (Text(message.text),))
+    private.learn((said,), {})
+    return private.masked((said,))[0].text
 
 
 async def _encoded(encoder: Encoder | None, text: str, limit_s: float | None) -> tuple[str, NDArray[np.float32] | None]:

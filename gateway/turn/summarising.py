@@ -24,6 +24,7 @@ from gateway.scribe.conversations import Conversations, Key
 from gateway.scribe.summary import asking_for, is_shorter
 from gateway.scribe.tokens import conversation_tokens
 from gateway.turn.context import Turn
+from gateway.turn.revealing import with_values
 from gateway.turn.snapshot import Snapshot
 
 # Seconds a summary may take: before an answer, and behind one.
@@ -127,6 +128,8 @@ class Summarising:
         before = conversation.written.text if conversation.written is not None else None
         source = messages[start:end]
         asked = asking_for(source, before)
+        if turn.private is not None:  # where texts were cut, nobody has to recognise half a value
+            asked = tuple(with_values(message, turn.private.masking.values) for message in asked)
         pool = snapshot.pools[meant.model]
         tokens = conversation_tokens(asked) if pool.sized else 0
         call = ModelCall(

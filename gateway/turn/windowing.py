@@ -27,6 +27,8 @@ from gateway.scribe.pins import PinPatterns
 from gateway.scribe.strategies import Choose, chosen, parts
 from gateway.scribe.tokens import at_most, conversation_tokens, text_tokens, tools_tokens
 from gateway.scribe.window import DOWN_TO, Room
+from gateway.security.masking.messages import Conversation as Private
+from gateway.turn.revealing import with_values
 
 _log: Any = structlog.get_logger("gateway.scribe")
 
@@ -217,6 +219,7 @@ class TurnWindow:
         counts: bool,
     ) -> ModelCall:
         settings = self._settings
+        whole, body = body, _hidden(call, body)
         prints = prints_of(body)
         place = f"{name}\0{settings.strategy}"
         key, conversation = self._known.of(self._owner, self._session, place, prints, self._patterns)
@@ -252,7 +255,7 @@ class TurnWindow:
         fitted = conversation.fitted(body, pins, free, self.memories)
         self._noted = True
         self._last = conversation, system, tools, pinned
-        sent = (*head, *fitted.messages)
+        sent = (*head, *_shown(fitted.messages, body, whole, call.private))
         tokens = conversation_tokens(sent)
         self._estimates[name] = tokens + tools
         self.used = (key, body)
@@ -341,6 +344,25 @@ class TurnWindow:
         needed.sort(key=lambda part: -part[1])
         words = ", ".join(f"{what} ({tokens} tokens)" for what, tokens in needed)
         return words, needed[0][0] if needed else ""
+
+
+def _hidden(call: ModelCall, body: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The conversation with placeholders for what is private: half a value, where a text is cut, would be found by nobody."""
+    private = call.private
+    if private is None or not private.learn(call.messages, call.fields):
+        return body
+    return private.masked(body)
+
+
+def _shown(
+    sent: tuple[Message, ...], hidden: tuple[Message, ...], whole: tuple[Message, ...], private: Private | None
+) -> tuple[Message, ...]:
+    """The messages with their values again, as whoever masks them later expects."""
+    if private is None or hidden is whole:
+        return sent
+    as_they_were = {id(masked): message for masked, message in zip(hidden, whole, strict=True)}
+    values = private.masking.values
+    return tuple(as_they_were.get(id(message)) or with_values(message, values) for message in sent)
 
 
 def _asked_for(fields: Mapping[str, msgspec.Raw]) -> int | None:

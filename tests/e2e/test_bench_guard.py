@@ -17,6 +17,7 @@ import pytest
 from bench import gateway, mock
 from bench.client import Answered, Client, connect
 from bench.load import Load, closed_loop
+from bench.opcodes import opcodes
 from bench.probe import Target, open_loop, percentile
 from bench.rounds import ROWS, Samples
 from bench.subjects import ROOT, Subject, SubjectFailed, free_port, running
@@ -27,7 +28,11 @@ from tests.upstream import ScriptedUpstream, answer, body, d, f, stream
 
 pytestmark = [pytest.mark.bench, pytest.mark.xdist_group("bench")]
 
-LIMIT = 2.4
+# Measured beside nothing else: 1.3 to 1.45 and 1.15 to 1.25.
+LIMITS = {"json": 1.9, "stream": 1.6}
+# Instructions of Python 3.11 for a request, and a seventh more: 10,220 and 16,160 were counted. A change that makes a request a
+# fifth dearer fails wherever it is tried; one that is worth its price raises the number and says why.
+OPCODES = {"json": 11_700, "stream": 18_500}
 ROUNDS = 5
 # A busy machine blurs single rounds, not the median of enough of them: a verdict against the gateway needs more rounds.
 SERIES = 3
@@ -52,11 +57,11 @@ async def measured(*arguments: str, file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(500)
-async def test_gateway_uses_at_most_2_4_times_the_cpu_of_a_bare_relay(tmp_path: Path) -> None:
-    rows = ("json", "stream")
+async def test_gateway_uses_hardly_more_cpu_than_a_bare_relay(tmp_path: Path) -> None:
+    rows = tuple(LIMITS)
     ratios: dict[str, list[float]] = {row: [] for row in rows}
     for series in range(SERIES):
-        exceeding = [row for row in rows if not ratios[row] or median(ratios[row]) > LIMIT]
+        exceeding = [row for row in rows if not ratios[row] or median(ratios[row]) > LIMITS[row]]
         if not exceeding:
             break
         how = ["--rounds", str(ROUNDS), "--seconds", "0.5"]
@@ -66,8 +71,15 @@ async def test_gateway_uses_at_most_2_4_times_the_cpu_of_a_bare_relay(tmp_path: 
         for row in exceeding:
             ratios[row] += result["rows"][row]["ratios"]
     assert all(len(of) >= ROUNDS for of in ratios.values())
-    over = {row: (round(median(of), 2), of) for row, of in ratios.items() if median(of) > LIMIT}
-    assert over == {}, f"CPU per request beyond {LIMIT} times the relay's: {over}"
+    over = {row: (round(median(of), 2), of) for row, of in ratios.items() if median(of) > LIMITS[row]}
+    assert over == {}, f"CPU per request beyond {LIMITS} times the relay's: {over}"
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="each version of Python has instructions of its own")
+@pytest.mark.parametrize("row", OPCODES)
+async def test_request_takes_no_more_instructions_than_it_did(row: str) -> None:
+    async with asyncio.timeout(120):
+        assert await opcodes(row, 50) <= OPCODES[row]
 
 
 async def test_run_without_the_gateway_reports_the_relay_and_its_conditions(tmp_path: Path) -> None:

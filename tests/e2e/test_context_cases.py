@@ -336,3 +336,29 @@ async def test_a_plugin_may_bring_a_strategy_and_one_that_nobody_brings_is_refus
         ):
             async with serving(tmp_path, {**config, "tools": {"plugins": []}}):
                 raise AssertionError("it must not start")
+
+
+async def test_half_a_private_value_is_never_sent_nor_traced(tmp_path: Path) -> None:
+    talk = [user("Our contact is anna@example.com. Always write to anna@example.com, and call 13800138000.")]
+    for turn in range(12):
+        talk += [said("word " * 120 + "anna@example.com " * turn), user(f"question {turn}")]
+    async with (
+        ScriptedUpstream(then=lambda r: strict_history(r) or answer("ok")) as up,
+        ScriptedUpstream(then=answer("They write to somebody.")) as writer,
+    ):
+        for strategy in ("window", "summary"):
+            folder = tmp_path / strategy
+            folder.mkdir()
+            config = summing(folder, up, writer, 1500, strategy=strategy)
+            async with serving(folder, {**config, "privacy": {"mode": "mask"}}) as on:
+                trace = ""
+                for end in range(9, len(talk) + 1, 4):
+                    status, headers, got = await on.post(PATH, asking(*talk[:end]))
+                    assert status == 200, got
+                    trace = json.dumps(await on.trace(headers["x-gateway-trace"]))
+                    seen = "".join(text_of(each) for each in (*up.requests, *writer.requests))
+                    for text in (trace, seen):
+                        for half in ("anna@", "anna", "example.co", "138001", "0138000"):
+                            assert half not in text
+                assert "context.windowed" in trace
+                assert "contact: [[email:" in up.requests[-1].messages[-1]["content"]

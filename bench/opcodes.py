@@ -1,0 +1,77 @@
+"""What a request costs in instructions of Python: the same number on every machine, however busy it is.
+
+Two thirds of a plain answer's CPU time are the interpreter's, so a number that rises by a fifth is a request that got dearer. What
+C libraries and the kernel do is not in it: that is for ratios of CPU time to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from bench import gateway
+from bench.client import Answered, Client, connect
+from bench.rounds import ROWS
+from bench.subjects import SubjectFailed, running
+
+_WARM_UP: Final = 200
+_CONNECTIONS: Final = 4
+_SETTLE_S: Final = 20.0
+
+
+async def opcodes(row_name: str, count: int) -> float:
+    """Instructions for a request of this row, of `count` that are asked. Raises SubjectFailed where one is not answered well."""
+    row = next(row for row in ROWS if row.name == row_name)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        place = Path(folder)
+        async with running("direct", ["bench.mock"], core=None) as mock:
+            config, routes = gateway.write(place, mock.url)
+            counted = ["bench.counted", str(place / "count"), "serve", "--config", str(config), "--routes", str(routes)]
+            arguments = [*counted, "--host", "127.0.0.1"]
+            async with running("gateway", arguments, core=None, ready_path="/readyz") as subject:
+                url, request = row.target(subject)
+                await _ask(url, request, _WARM_UP)
+                os.kill(subject.pid, signal.SIGUSR1)
+                await _ask(url, request, count)
+                os.kill(subject.pid, signal.SIGUSR2)
+                return await _written(place / "count") / count
+
+
+async def _written(file: Path) -> int:
+    async with asyncio.timeout(_SETTLE_S):
+        while True:
+            text = file.read_text() if file.exists() else ""  # noqa: ASYNC240 - a few bytes
+            if text:
+                return int(text)
+            await asyncio.sleep(0.02)
+
+
+async def _ask(url: str, request: Callable[[], bytes], count: int) -> None:
+    """Ask so many requests, a few at a time."""
+    left, open_, failed = count, 0, 0
+    done = asyncio.Event()
+
+    def answered(client: Client, answer: Answered) -> None:
+        nonlocal left, open_, failed
+        open_ -= 1
+        failed += not answer.ok
+        if left and not client.closed:
+            left, open_ = left - 1, open_ + 1
+            client.ask(request())
+        elif not open_:
+            done.set()
+
+    clients = [await connect(url, answered) for _ in range(min(_CONNECTIONS, count))]
+    for client in clients:
+        left, open_ = left - 1, open_ + 1
+        client.ask(request())
+    await done.wait()
+    for client in clients:
+        client.close()
+    if failed:
+        raise SubjectFailed(f"{failed} of {count} requests failed")
