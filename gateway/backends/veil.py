@@ -50,6 +50,13 @@ def masked_call(call: ModelCall, private: Conversation) -> tuple[ModelCall, Veil
     Raises:
         InvalidRequest: as `veiled`.
     """
+    try:
+        return _masked(call, private)
+    except RecursionError as error:
+        raise InvalidRequest("The request is nested too deeply to be looked through for private data.") from error
+
+
+def _masked(call: ModelCall, private: Conversation) -> tuple[ModelCall, Veil | None]:
     if not private.learn(call.messages, call.fields):
         return call, None
     masking = private.masking

@@ -565,3 +565,21 @@ async def test_an_answer_in_json_stays_json(streamed: bool, tmp_path: Path) -> N
         else:
             text = (await served.post("/v1/chat/completions", body))[2]["choices"][0]["message"]["content"]
         assert json.loads(text) == {"badge": 'B"77'}
+
+
+async def test_what_is_nested_too_deeply_is_refused_and_nothing_of_it_leaves(tmp_path: Path) -> None:
+    deep = "[" * 600 + f'"{PHONE}"' + "]" * 600
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking())) as served,
+    ):
+        body = {"model": "m", "messages": user("hello"), "house_field": json.loads(deep)}
+        status, _, _ = await served.post("/v1/chat/completions", body)
+        # A tool's result is text, and looked through as such.
+        result = {"role": "tool", "tool_call_id": "c1", "content": deep}
+        asked = {"role": "assistant", "content": None, "tool_calls": [call("c1", "find", "{}")]}
+        as_text, _, _ = await served.post(
+            "/v1/chat/completions", {"model": "m", "messages": [*user("x"), asked, result]}
+        )
+        assert (status in {200, 400}, as_text) == (True, 200)
+        assert all(PHONE not in request.raw.decode() for request in upstream.requests)
