@@ -186,7 +186,8 @@ async def listening(gateway: Gateway) -> AsyncIterator[str]:
 
 class _Prompt(uvicorn.Server):
     """uvicorn's server, which looks ten times a second whether it should end and waits as long again: too long, two thousand
-    times over."""
+    times over.
+    """
 
     async def main_loop(self) -> None:
         """Until it should end."""
