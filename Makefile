@@ -151,8 +151,9 @@ faults: $(TESTING)  ## 20,000 requests to three upstreams that fail in every way
 drill-reload: $(TESTING)  ## three gateways, one Valkey server, 200 reloads under load
 	$(BIN)/python -m tests.e2e.reload_drill $(DRILL_ARGS)
 
-kill-drill: $(TESTING)  ## a gateway killed at random points while 300 turns write: every effect once, or told as unknown
+kill-drill: $(TESTING)  ## a gateway killed at random points while turns write, wait for approval and are undone: every effect once, or told as unknown
 	$(BIN)/python -m tests.e2e.kill_drill $(DRILL_ARGS)
+	$(BIN)/python -m tests.e2e.approval_drill $(DRILL_ARGS)
 
 mixed-drill: $(TESTING)  ## 500 conversations with tools of both sides: nothing lost, nothing foreign, no byte of the past changed
 	$(BIN)/python -m tests.e2e.mixed_drill $(DRILL_ARGS)

@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     tools.add_argument("--json", action="store_true", help="machine-readable")
 
     trace = commands.add_parser("trace", parents=[files], help="replay a turn")
-    trace.add_argument("id", metavar="ID", help="a trace, request or response id")
+    trace.add_argument("id", metavar="ID", help="a trace, request, response or approval id")
     trace.add_argument("--json", action="store_true", help="machine-readable")
 
     chat = commands.add_parser("chat", parents=[files], help="talk to a running gateway, showing each step")

@@ -148,7 +148,7 @@ def write_route(folder: Path, name: str, route: Mapping[str, Any]) -> None:
 @asynccontextmanager
 async def listening(gateway: Gateway) -> AsyncIterator[str]:
     """Put a gateway on a free port; its address."""
-    server = uvicorn.Server(
+    server = _Prompt(
         uvicorn.Config(
             gateway.app,
             loop="none",
@@ -182,6 +182,33 @@ async def listening(gateway: Gateway) -> AsyncIterator[str]:
             async with asyncio.timeout(10):
                 await task
         sock.close()
+
+
+class _Prompt(uvicorn.Server):
+    """uvicorn's server, which looks ten times a second whether it should end and waits as long again: too long, two thousand
+    times over.
+    """
+
+    async def main_loop(self) -> None:
+        """Until it should end."""
+        ticks = 0
+        while not self.should_exit:
+            if ticks % 10 == 0:
+                await self.on_tick(ticks // 10)
+            ticks += 1
+            await asyncio.sleep(0.01)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let go of everybody."""
+        for listener in self.servers:
+            listener.close()
+        for sock in sockets or []:
+            sock.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        for _ in range(3):  # what was shut down is told so
+            await asyncio.sleep(0)
+        await asyncio.wait_for(self._wait_tasks_to_complete(), 10)
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

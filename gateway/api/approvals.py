@@ -7,11 +7,12 @@ from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 from cachetools import TTLCache
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
 from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.approvals.rules import refuse_decision, sees_all, sees_code
 from gateway.approvals.view import view
@@ -82,9 +83,9 @@ class _Callers:
 T = TypeVar("T", _Approval, _Rejection)
 
 
-def approvals_endpoints(services: Services) -> APIRouter:
+def approvals_endpoints(services: Services) -> Router:
     """All four endpoints."""
-    router = APIRouter()
+    router = Router()
     desk, callers = services.desk, _Callers(services)
 
     @router.get("/approvals")

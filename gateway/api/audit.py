@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest
 from gateway.store.audit_records import view_of
 
 
-def audit_endpoints(services: Services) -> APIRouter:
+def audit_endpoints(services: Services) -> Router:
     """The endpoint."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/audit")
     async def list_entries(request: Request) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.auth import caller
 from gateway.api.errors import describe
 from gateway.api.http import read_body
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import ConfigError, InvalidRequest, Problem
 
@@ -27,9 +28,9 @@ class _Rollback(msgspec.Struct, forbid_unknown_fields=True):
     generation: int | None = None
 
 
-def config_endpoints(services: Services) -> APIRouter:
+def config_endpoints(services: Services) -> Router:
     """All three endpoints."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/config")
     async def show(request: Request) -> dict[str, Any]:

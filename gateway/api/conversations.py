@@ -6,11 +6,12 @@ import secrets
 from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
 from gateway.api.http import ClientGone, read_body
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.chat.codecs.responses import checked_metadata, read_items
 from gateway.chat.codecs.responses_items import check_items, shown_item, with_ids
@@ -27,15 +28,15 @@ class _Asked(msgspec.Struct):
     items: list[dict[str, Any]] | None = None
 
 
-def conversations_endpoints(services: Services) -> APIRouter:
+def conversations_endpoints(services: Services) -> Router:
     """All of them."""
-    router = APIRouter()
+    router = Router()
     _conversations(router, services)
     _items(router, services)
     return router
 
 
-def _conversations(router: APIRouter, services: Services) -> None:
+def _conversations(router: Router, services: Services) -> None:
     @router.post("/conversations")
     async def create(request: Request) -> dict[str, Any]:
         owner = await _owner(request, services)
@@ -66,7 +67,7 @@ def _conversations(router: APIRouter, services: Services) -> None:
         return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
-def _items(router: APIRouter, services: Services) -> None:
+def _items(router: Router, services: Services) -> None:
     @router.get("/conversations/{conversation_id}/items")
     async def items(request: Request, conversation_id: str) -> dict[str, Any]:
         await _found(request, services, conversation_id)

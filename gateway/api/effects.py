@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal, cast, get_args
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
+from msgspec import structs
 
 from gateway.api.auth import caller
 from gateway.api.edge import TRACE_ID
 from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.approvals.masking import masked_arguments
-from gateway.errors import EffectSettled, InvalidRequest
+from gateway.errors import EffectSettled, InvalidRequest, RunEnded
 from gateway.observe.events import Recorder
 from gateway.security.principal import Principal
 from gateway.store.audit_records import AuditAction, AuditEntry
@@ -34,9 +37,9 @@ class _Settled(msgspec.Struct, forbid_unknown_fields=True):
     content: Any = msgspec.UNSET
 
 
-def effects_endpoints(services: Services) -> APIRouter:
+def effects_endpoints(services: Services) -> Router:
     """All three endpoints."""
-    router = APIRouter()
+    router = Router()
 
     async def admin(request: Request) -> Principal:
         return await caller(request.scope, services.versions.serving.keys, services.clock.now(), role="admin")
@@ -79,6 +82,8 @@ def effects_endpoints(services: Services) -> APIRouter:
     async def retry(request: Request, effect_id: str) -> dict[str, Any]:
         by = (await admin(request)).owner
         services.drain.refuse()
+        if await _undone_again(services, effect_id, by):
+            return await _shown(services, await services.settling.open(effect_id, *_STATUSES))
         seen = await services.settling.open(effect_id, "unknown", "failed")
         trace_id: str = request.scope[TRACE_ID]
         key, user = await _whose(services, seen)
@@ -117,15 +122,35 @@ async def _shown(services: Services, row: EffectRow) -> dict[str, Any]:
     return cast(dict[str, Any], msgspec.to_builtins(shown))
 
 
+async def _undone_again(services: Services, effect_id: str, by: str) -> bool:
+    """Begin again to undo an effect where that has failed; False where it has not."""
+    owed = next(
+        (each for each in await services.compensations.of_effects([effect_id]) if each.effect_id == effect_id), None
+    )
+    if owed is None or owed.status != "failed":
+        return False
+    again = structs.replace(owed, status="pending", attempts=0, error=None, finished_at=None)
+    await services.compensations.change(again)
+    with contextlib.suppress(RunEnded):  # it is under way, and finds what is owed
+        await services.runs.retry(owed.run_id, None)
+    row = await services.settling.open(effect_id, *_STATUSES)
+    await _said(services, row, "effect.retried", by)
+    return True
+
+
 async def _noted(services: Services, row: EffectRow, action: AuditAction, by: str) -> None:
     """An operator's word on an effect: for the audit log, and where it undoes another, for that one."""
     now = services.clock.now()
     if row.status != "started":
         error = None if row.status == "done" else row.note
         await services.compensations.settle(row.id, status=row.status, error=error, now=now)
+    await _said(services, row, action, by)
+
+
+async def _said(services: Services, row: EffectRow, action: AuditAction, by: str) -> None:
     await services.audit.append(
         AuditEntry(
-            at=now,
+            at=services.clock.now(),
             actor=by,
             owner=row.owner,
             action=action,

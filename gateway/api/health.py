@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from gateway.api.auth import caller
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import NotAllowed, ToolsAway
 from gateway.observe.metrics import CONTENT_TYPE
 
 
-def health_endpoints(services: Services) -> APIRouter:
+def health_endpoints(services: Services) -> Router:
     """All three. The first two are open."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/healthz")
     async def healthz() -> dict[str, Any]:

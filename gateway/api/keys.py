@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, TypeVar, cast
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.auth import caller
 from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest
 from gateway.security.key_desk import KeyDesk, KeyView, KeyWish
@@ -27,9 +28,9 @@ class _Rotation(msgspec.Struct, forbid_unknown_fields=True):
     overlap_s: float = 0
 
 
-def keys_endpoints(services: Services) -> APIRouter:
+def keys_endpoints(services: Services) -> Router:
     """All five endpoints."""
-    router = APIRouter()
+    router = Router()
 
     async def desk(request: Request) -> tuple[KeyDesk, str]:
         snapshot = services.versions.serving

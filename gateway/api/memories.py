@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
 from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest
 from gateway.store.memory_records import MemoryRow
@@ -23,9 +24,9 @@ class _Change(msgspec.Struct, forbid_unknown_fields=True):
     text: str
 
 
-def memories_endpoints(services: Services) -> APIRouter:
+def memories_endpoints(services: Services) -> Router:
     """All four endpoints."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/memories")
     async def every(request: Request) -> dict[str, Any]:

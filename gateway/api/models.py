@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.turn.snapshot import Snapshot
 
 
-def models_endpoints(services: Services) -> APIRouter:
+def models_endpoints(services: Services) -> Router:
     """Both endpoints."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/models")
     async def list_models(request: Request) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.auth import caller
 from gateway.api.http import read_body
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest, NotAllowed, NotFound
 from gateway.security.masking.placeholders import PLACEHOLDER
@@ -25,9 +26,9 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     owner: str | None = None
 
 
-def placeholders_endpoints(services: Services) -> APIRouter:
+def placeholders_endpoints(services: Services) -> Router:
     """The endpoint."""
-    router = APIRouter()
+    router = Router()
 
     @router.post("/placeholders/reveal")
     async def reveal(request: Request) -> JSONResponse:

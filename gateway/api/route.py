@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import for_user, read_headers
 from gateway.api.http import read_body
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.routing.explain import explanation
 from gateway.turn.prepare import decide
 
 
-def route_endpoints(services: Services) -> APIRouter:
+def route_endpoints(services: Services) -> Router:
     """The endpoint."""
-    router = APIRouter()
+    router = Router()
 
     @router.post("/route")
     async def route(request: Request) -> dict[str, Any]:

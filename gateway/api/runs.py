@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, cast, get_args
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
 from gateway.api.bodies import decoded
 from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest, NotFound
 from gateway.runs.stages import LAST
@@ -30,9 +31,9 @@ class _Retried(msgspec.Struct, forbid_unknown_fields=True):
     stage: str | int = msgspec.field(default=LAST, name="from")
 
 
-def runs_endpoints(services: Services) -> APIRouter:
+def runs_endpoints(services: Services) -> Router:
     """All four endpoints."""
-    router = APIRouter()
+    router = Router()
 
     async def owner_of(request: Request) -> str | None:
         return _owner(await caller(request.scope, services.versions.serving.keys, services.clock.now()))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
+from gateway.api.router import Router
 from gateway.api.services import Services
 
 
-def sessions_endpoints(services: Services) -> APIRouter:
+def sessions_endpoints(services: Services) -> Router:
     """Both of them."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/sessions/{session_id:path}")
     async def get(request: Request, session_id: str) -> dict[str, Any]:

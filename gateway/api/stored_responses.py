@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.auth import caller
 from gateway.api.event_stream import EventStream
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.api.sse import SILENCE_S
 from gateway.chat.codecs.responses_items import shown_item
@@ -27,9 +28,9 @@ _CANCEL_WAIT_S: Final = 5.0
 _GIVEN_UP: Final = "The response could not be made."
 
 
-def responses_endpoints(services: Services, silence_s: float = SILENCE_S) -> APIRouter:
+def responses_endpoints(services: Services, silence_s: float = SILENCE_S) -> Router:
     """All of them."""
-    router = APIRouter()
+    router = Router()
 
     async def owner_of(request: Request) -> str | None:
         who = await caller(request.scope, services.versions.serving.keys, services.clock.now())

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.address import origin_of
 from gateway.api.auth import read_headers
 from gateway.api.bodies import decoded
 from gateway.api.edge import TRACE_ID
 from gateway.api.http import read_body
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.runs.tasks import AskedTask, task_run
 from gateway.runs.view import summary
 
 
-def tasks_endpoints(services: Services) -> APIRouter:
+def tasks_endpoints(services: Services) -> Router:
     """The endpoint."""
-    router = APIRouter()
+    router = Router()
 
     @router.post("/runs", status_code=202)
     async def ask(request: Request) -> dict[str, Any]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
+from gateway.api.router import Router
 from gateway.api.services import Services
 
 
-def tools_endpoints(services: Services) -> APIRouter:
+def tools_endpoints(services: Services) -> Router:
     """The endpoint."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/tools")
     async def list_tools(request: Request) -> dict[str, Any]:
@@ -32,6 +33,9 @@ def tools_endpoints(services: Services) -> APIRouter:
                     "remote_name": spec.remote_name or None,
                     "writes": spec.writes,
                     "deletes": spec.deletes,
+                    "needs_confirmation": spec.needs_confirmation,
+                    "confidence_gate": spec.confidence_gate,
+                    "compensate": spec.compensate or None,
                     "requires": list(spec.requires),
                     "timeout_s": spec.timeout_s,
                     "spec_hash": spec.spec_hash,

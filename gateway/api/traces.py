@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gateway.api.auth import caller
 from gateway.api.lists import limit_of, listed
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest, NotFound
 from gateway.security.principal import Principal
@@ -18,9 +19,9 @@ from gateway.store.store import TraceRow
 _FLUSH_S = 2.0
 
 
-def traces_endpoints(services: Services) -> APIRouter:
+def traces_endpoints(services: Services) -> Router:
     """Both endpoints."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/traces")
     async def list_traces(request: Request) -> dict[str, Any]:

@@ -6,18 +6,19 @@ import contextlib
 from typing import Any, cast
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from gateway.api.auth import caller
+from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import StoreUnavailable
 from gateway.observe.usage_report import as_csv, asked_for, reported
 
 
-def usage_endpoints(services: Services) -> APIRouter:
+def usage_endpoints(services: Services) -> Router:
     """The endpoint."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/usage")
     async def usage(request: Request) -> Response:

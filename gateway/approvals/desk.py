@@ -34,6 +34,8 @@ from gateway.store.run_records import RunRow
 EXECUTES: Final[Mapping[ApprovalKind, str]] = {"call": "approval", "compensation": "compensation"}
 WEBHOOK: Final = "webhook"
 _EVENT: Final = "approval.requested"
+# Behind the time at which an approval expires.
+_LATER_S: Final = 1.0
 _LOOK_FIRST_S: Final = 0.1
 _LOOK_MOST_S: Final = 1.0
 
@@ -124,7 +126,16 @@ class Desk:
             expires_at=now + self._config().expire_s,
         )
         entry = self._entry(row, "approval.requested", asking.principal.owner, decision="pending")
-        return await self._approvals.ask(row, self._deliveries(row, now), entry)
+        following = self._deliveries(row, now)
+        if row.kind == "call" and row.on_failure != "keep":
+            # Nobody decides what expires: what the turn has done before is seen to then.
+            why = f"`{row.name}` was not approved in time"
+            due_at = row.expires_at + _LATER_S
+            place = f"{row.id} expired"
+            following.append(
+                undo_run(row.turn_id, row.owner, place, why, row.on_failure, now, due_at=due_at, expired=row.id)
+            )
+        return await self._approvals.ask(row, following, entry)
 
     async def get(self, id: str, owner: str | None) -> ApprovalRow:  # noqa: A002 - the contract's word
         """One approval.

@@ -103,7 +103,7 @@ class Pool:
             try:
                 asked, veil = attempt.fitted(), None
                 if asked.private is not None:
-                    asked, veil = await veiled(asked, attempt.backend.name)
+                    asked, veil = await _veiled(asked, attempt, record)
                 answer = await attempt.adapter.complete(asked)
                 attempt.answered(self._clock.monotonic(), streamed=False)
                 if veil is not None:
@@ -148,7 +148,7 @@ class Pool:
             try:
                 asked, veil = attempt.fitted(), None
                 if asked.private is not None:
-                    asked, veil = await veiled(asked, attempt.backend.name)
+                    asked, veil = await _veiled(asked, attempt, record)
                 stream = attempt.adapter.stream(asked)
                 async with aclosing(stream if veil is None else _unveiled(stream, veil)) as batches:
                     async for batch in batches:
@@ -199,6 +199,20 @@ class Pool:
     ) -> Attempts:
         tiers = self._tiers if fallbacks else self._own
         return Attempts(tiers, call, record, self._clock, self._dice, prefer=prefer, streamed=streamed)
+
+
+async def _veiled(call: ModelCall, attempt: Attempt, record: Recorder) -> tuple[ModelCall, Veil | None]:
+    """The call as the attempt's backend may see it; the trace tells what was hidden."""
+    masked, veil = await veiled(call, attempt.backend.name)
+    if veil is not None and call.private is not None:
+        record.emit(
+            "attempt.masked",
+            backend=attempt.backend.name,
+            model=attempt.model,
+            attempt=attempt.number,
+            kinds=dict(call.private.masking.kinds),
+        )
+    return masked, veil
 
 
 async def _unveiled(

@@ -50,6 +50,13 @@ def masked_call(call: ModelCall, private: Conversation) -> tuple[ModelCall, Veil
     Raises:
         InvalidRequest: as `veiled`.
     """
+    try:
+        return _masked(call, private)
+    except RecursionError as error:
+        raise InvalidRequest("The request is nested too deeply to be looked through for private data.") from error
+
+
+def _masked(call: ModelCall, private: Conversation) -> tuple[ModelCall, Veil | None]:
     if not private.learn(call.messages, call.fields):
         return call, None
     masking = private.masking
@@ -61,7 +68,13 @@ def masked_call(call: ModelCall, private: Conversation) -> tuple[ModelCall, Veil
     masked = msgspec.structs.replace(
         call, messages=private.masked(call.messages), fields=private.masked_fields(call.fields)
     )
-    return masked, Veil(masking.values) if masking.values else None
+    return masked, Veil(masking.values, in_json=_asks_for_json(call)) if masking.values else None
+
+
+def _asks_for_json(call: ModelCall) -> bool:
+    """Whether the answer's text is to be JSON: then values are written as they stand there."""
+    asked = call.fields.get("response_format")
+    return asked is not None and b'"json_' in bytes(asked)
 
 
 def _size(call: ModelCall) -> int:
@@ -73,10 +86,12 @@ class Veil:
 
     Args:
         values: by placeholder.
+        in_json: whether the answer's text is JSON; arguments always are.
     """
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, str], *, in_json: bool = False) -> None:
         self._values = values
+        self._in_json = in_json
         self._texts: dict[tuple[int, str, int], Unmasker] = {}
         self._holding = False
 
@@ -114,7 +129,8 @@ class Veil:
             fed: set[tuple[int, str, int]] = set()
             for name in _TEXTS:
                 if isinstance(delta.get(name), str) and delta[name]:
-                    delta[name] = self._feed(fed, (index, name, 0), delta[name], last=ends)
+                    in_json = self._in_json and name == "content"
+                    delta[name] = self._feed(fed, (index, name, 0), delta[name], in_json=in_json, last=ends)
                 elif isinstance(delta.get(name), list):
                     delta[name] = self._value(delta[name])
             for place, call in enumerate(delta.get("tool_calls") or ()):
@@ -165,7 +181,7 @@ class Veil:
 
     def _value(self, value: Any, key: str = "") -> Any:
         if isinstance(value, str):
-            return unmask(value, self._values, in_json=key == "arguments")
+            return unmask(value, self._values, in_json=key == "arguments" or (self._in_json and key == "content"))
         if isinstance(value, dict):
             return {name: self._value(item, name) for name, item in value.items()}
         if isinstance(value, list):

@@ -43,6 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"--limit: expected 1 to {_MOST}, not {arguments.limit}", file=sys.stderr)
         return 2
     try:
+        msgspec.json.decode(arguments.input)
+    except msgspec.DecodeError as error:
+        print(f"--input is no JSON: {error}", file=sys.stderr)
+        return 2
+    try:
         settings = settings_of()
         over_http = settings.gateway_url is not None and settings.gateway_key is not None
         # Which types there are, and what they take, knows who has the plugins.
@@ -80,11 +85,8 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> dict[
             raise _Refused(f"There is no run {arguments.id!r}.")
         return found
     if arguments.action == "submit":
-        try:
-            given = msgspec.json.decode(arguments.input)
-        except msgspec.DecodeError as error:
-            raise _Refused(f"--input is no JSON: {error}") from error
-        return await _posted(settings, "/v1/runs", {"type": arguments.id, "input": given})
+        asked = {"type": arguments.id, "input": msgspec.json.decode(arguments.input)}
+        return await _posted(settings, "/v1/runs", asked)
     asked = {"from": arguments.stage} if arguments.action == "retry" else {}
     return await _posted(settings, f"/v1/runs/{arguments.id}/{arguments.action}", asked)
 

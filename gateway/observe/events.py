@@ -34,6 +34,7 @@ EventType = Literal[
     "round.started",
     "attempt.waited",
     "attempt.skipped",
+    "attempt.masked",
     "attempt.failed",
     "round.answered",
     "round.recorded",

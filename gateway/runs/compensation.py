@@ -16,7 +16,7 @@ from gateway.approvals.masking import masked_arguments
 from gateway.clock import Clock
 from gateway.config.approvals import OnFailure
 from gateway.config.versions import Versioned
-from gateway.errors import CompensationFailed
+from gateway.errors import CompensationFailed, NotFound
 from gateway.observe.events import Recorder, Subscriber
 from gateway.runs.run import Attempt, Done
 from gateway.saga.owed import KIND, Undo, state_of, to_undo, undo_key
@@ -90,6 +90,8 @@ class CompensationHandler:
             CompensationFailed: something could not be undone; operators see it among the effects.
         """
         asked = msgspec.json.decode(run.body, type=Undo)
+        if asked.expired is not None and not await self._has_expired(asked.expired, run.owner):
+            return _nothing()
         mode = asked.mode or await self._mode_of(asked.turn, run.owner)
         lease = self._versions.acquire()
         try:
@@ -105,6 +107,13 @@ class CompensationHandler:
             return await self._undo_all(run, asked, {effect.id: effect for effect in effects}, registry)
         finally:
             self._versions.release(lease)
+
+    async def _has_expired(self, approval_id: str, owner: str) -> bool:
+        try:
+            row = await self._desk.get(approval_id, owner)
+        except NotFound:
+            return False
+        return self._desk.status_of(row) == "expired"
 
     async def _settled(self, turn_id: str, owner: str, registry: Registry) -> Sequence[EffectRow]:
         """The turn's effects once those that are being made have ended; one whose maker is gone is not waited for."""

@@ -23,14 +23,32 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Undo(msgspec.Struct, frozen=True):
-    """What such a run's body says: whose effects, why, and whether a human is asked first; None: as the turn's record says."""
+    """What such a run's body says.
+
+    Attributes:
+        turn: whose effects.
+        why: why they are undone.
+        mode: whether a human is asked first; None: as the turn's record says.
+        expired: the approval that has to have expired, or else nothing is undone; None where that is no matter of time.
+    """
 
     turn: str
     why: str
     mode: OnFailure | None = "compensate"
+    expired: str | None = None
 
 
-def undo_run(turn_id: str, owner: str, place: str, why: str, mode: OnFailure | None, now: float) -> RunRow:
+def undo_run(
+    turn_id: str,
+    owner: str,
+    place: str,
+    why: str,
+    mode: OnFailure | None,
+    now: float,
+    *,
+    due_at: float | None = None,
+    expired: str | None = None,
+) -> RunRow:
     """The run that undoes what a turn has done. The same place of the same turn is the same run, whoever records it."""
     trace_id = hashlib.sha256(f"{owner}\0{turn_id}\0{place}\0undo".encode()).hexdigest()[:32]
     return RunRow(
@@ -42,9 +60,9 @@ def undo_run(turn_id: str, owner: str, place: str, why: str, mode: OnFailure | N
         priority="high",
         # Whoever looks after runs queues it within a second, also where the queue cannot be reached now.
         waits_for="time",
-        body=msgspec.json.encode(Undo(turn_id, why, mode)),
+        body=msgspec.json.encode(Undo(turn_id, why, mode, expired)),
         created_at=now,
-        due_at=now,
+        due_at=now if due_at is None else due_at,
     )
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.util.concurrency import await_
 
 from gateway.errors import NotStorable, SchemaOld, StoreUnavailable
+from gateway.store.making_tables import make_tables
 from gateway.store.one_hop import OneHopDriver
 from gateway.store.tables import HEAD
 
@@ -128,7 +129,7 @@ class Database:
         async with self.transaction() as connection:
             if self.is_postgresql:
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
-            await connection.run_sync(_migrate)
+            await connection.run_sync(make_tables)
         return HEAD
 
     async def _make_folder(self) -> None:
@@ -254,24 +255,6 @@ def _begin(connection: Connection) -> None:
     # A transaction that begins by reading cannot become a writing one while another writes; so all begin as writers.
     if not connection.get_execution_options().get(_NO_TRANSACTION):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _migrate(connection: Connection) -> None:
-    # 100 ms that a database of today does not need.
-    from alembic import command
-    from alembic.config import Config
-    from alembic.util import CommandError
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    config.attributes["connection"] = connection
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        raise StoreUnavailable(
-            "the database was written by a newer version of Hermes Gateway; install that version, or use another database",
-            retryable=False,
-        ) from error
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:

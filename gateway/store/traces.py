@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, delete, func, or_, select, true, tupl
 from gateway.store.database import Database
 from gateway.store.inserting import insert
 from gateway.store.store import TraceRow
-from gateway.store.tables import traces
+from gateway.store.tables import approvals, traces
 
 _SUMMARY: Final = tuple(column for column in traces.c if column.name not in {"events", "size"})
 # Rows that one statement forgets: short transactions, so that the journal never waits long.
@@ -61,10 +61,12 @@ class SqlTraces:
                 start += count
 
     async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
-        """The trace of this trace id, request id or response id."""
+        """The trace of this trace id, request id, response id, or of the turn that asked for this approval."""
+        asked = select(approvals.c.trace_id).where(approvals.c.id == id).scalar_subquery()
+        wanted = asked if id.startswith("apr_") else id.removeprefix("req_")
         query = (
             select(*_SUMMARY, traces.c.events)
-            .where(or_(traces.c.trace_id == id.removeprefix("req_"), traces.c.response_id == id), _owned(owner))
+            .where(or_(traces.c.trace_id == wanted, traces.c.response_id == id), _owned(owner))
             .order_by(traces.c.started_at.desc())
             .limit(1)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar, overload
 
 from gateway.config.context import STRATEGIES
@@ -155,6 +155,9 @@ def tool(
     """
 
     def declare(function: F) -> F:
+        if not isinstance(function, FunctionType):
+            # Nothing else says where it stands, what it takes and what it is called.
+            raise TypeError(f"@tool takes a function, not a {type(function).__name__}; write a `def` that calls it")
         called = name if isinstance(name, str) else function.__name__
         gone = deletes_by_name(called) if deletes is None else deletes
         declaration = Declaration(

@@ -80,11 +80,12 @@ class TurnLoop:
             GatewayError: the turn failed; what the sink has sent stays sent.
         """
         durable = turn.joinable is not None and turn.joinable.asked.durable
+        if turn.joinable is not None and turn.joinable.recorded and await self._undoing.is_undone(turn):
+            # Its records say of everything that it was done.
+            raise ToolFailed("This request failed, and what it had done was undone. Ask anew.")
         if durable or not self._undoing.wanted(turn):
             return await self._taken(turn, sink)
         try:
-            if turn.joinable is not None and turn.joinable.recorded and await self._undoing.is_undone(turn):
-                raise ToolFailed("This request failed, and what it had done was undone. Ask anew.")
             return await self._taken(turn, sink)
         except (JoinElsewhere, AwaitsApproval):
             raise

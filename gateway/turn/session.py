@@ -117,7 +117,9 @@ class Stay:
             last_print=self._asked,
         )
         if not await self._keeper.change(row, self._holder, change, whole[drop:], self._config.ttl_s):
-            raise SessionBusy("Another turn has begun in this session before this one was kept.")
+            if await self._keeper.exists(row):
+                raise SessionBusy("Another turn has begun in this session before this one was kept.")
+            return  # forgotten meanwhile, as its owner wished
         self._left = True
         turn.record.emit("session.kept", session=row.name, messages=len(new), forgotten=drop)
 
@@ -146,7 +148,8 @@ class SessionKeeper:
         self._holder = holder
         self._alive = alive
         self._clock = clock
-        self._known: LRUCache[int, tuple[int, tuple[Message, ...], int]] = LRUCache(
+        # By all that makes a session this one: databases give the number of one that is gone to the next.
+        self._known: LRUCache[tuple[str, str, int, float], tuple[int, tuple[Message, ...], int]] = LRUCache(
             _REMEMBERED, getsizeof=lambda known: max(1024, known[2])
         )
         self._releasing: set[asyncio.Task[None]] = set()
@@ -227,17 +230,17 @@ class SessionKeeper:
         return Stay(self, row, holder, config, whole, replace(wishes, whole=not replaces), history, asked)
 
     async def _messages(self, row: SessionRow) -> tuple[Message, ...]:
-        known = self._known.get(row.number)
+        known = self._known.get(_identity(row))
         if known is not None and known[0] == row.revision:
             return known[1]
         found = tuple(decode_message(wire) for wire in await self._sessions.messages(row.number))
-        self._remember(row.number, row.revision, found, row.size)
+        self._remember(row, row.revision, found, row.size)
         return found
 
-    def _remember(self, number: int, revision: int, messages: tuple[Message, ...], size: int) -> None:
-        self._known.pop(number, None)
+    def _remember(self, row: SessionRow, revision: int, messages: tuple[Message, ...], size: int) -> None:
+        self._known.pop(_identity(row), None)
         if size <= _REMEMBERED // 4:
-            self._known[number] = (revision, messages, size)
+            self._known[_identity(row)] = (revision, messages, size)
 
     async def change(
         self, row: SessionRow, holder: str, change: Change, messages: tuple[Message, ...], ttl_s: float
@@ -245,8 +248,13 @@ class SessionKeeper:
         """See `Sessions.change`."""
         done = await self._sessions.change(row.number, holder, change, now=self._clock.now(), ttl_s=ttl_s)
         if done:
-            self._remember(row.number, row.revision + 1, messages, change.size)
+            self._remember(row, row.revision + 1, messages, change.size)
         return done
+
+    async def exists(self, row: SessionRow) -> bool:
+        """Whether nobody has forgotten a session."""
+        found = await self._sessions.get(row.owner, row.name, now=self._clock.now())
+        return found is not None and _identity(found) == _identity(row)
 
     def release(self, row: SessionRow, holder: str) -> None:
         """Hold a session no more, in a moment."""
@@ -297,6 +305,10 @@ class SessionKeeper:
         """Wait until what was to be released is."""
         if self._releasing:
             await asyncio.wait(self._releasing, timeout=_CLOSE_S)
+
+
+def _identity(row: SessionRow) -> tuple[str, str, int, float]:
+    return row.owner, row.name, row.number, row.created_at
 
 
 def _closed(history: Sequence[Message], rest: Sequence[Message]) -> tuple[Message, ...]:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.approvals.office import KEYS, Office
+from tests.approvals.office import KEYS, QUICK, Office
 from tests.replies import Reply, answer, call
 from tests.serving import native_config, serving
 from tests.upstream import Script, ScriptedUpstream, UpstreamRequest
@@ -144,8 +144,9 @@ def script(*steps: tuple[str, Any]) -> Script:
 async def chain(folder: Path, then: Script, mode: str | None = "compensate", **more: Any) -> AsyncIterator[Office]:
     """A gateway with these tools."""
     async with ScriptedUpstream(then=then) as upstream:
+        approvals = {"wait_s": 0, **more.pop("approvals", {})}
         settings = native_config(
-            upstream.base_url, keys=KEYS, approvals={"wait_s": 0}, **({"on_failure": mode} if mode else {}), **more
+            upstream.base_url, keys=KEYS, approvals=approvals, **({"on_failure": mode} if mode else {}), **more
         )
-        async with serving(folder, settings, {"r": ROUTE}, {"chain": PLUGIN}) as served:
+        async with serving(folder, settings, {"r": ROUTE}, {"chain": PLUGIN}, pace=QUICK) as served:
             yield Office(served, upstream)

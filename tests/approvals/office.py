@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+from gateway.runs.engine import Pace
 from tests.replies import Reply, answer, call
 from tests.serving import Served, native_config, serving
 from tests.upstream import Script, ScriptedUpstream, UpstreamRequest
@@ -72,6 +73,8 @@ async def look(order_id: str) -> dict:
 def register(registry):
     registry.add(pay, delete_order, refund, look)
 """
+# What is approved is looked for every twentieth of a second.
+QUICK = Pace(look_s=0.05)
 TOOLS = ["pay", "delete_order", "refund", "look"]
 ROUTE: Mapping[str, Any] = {"model": "m", "match": "when", "when": {"models": ["auto"]}, "tools": TOOLS}
 SECRETS = {name: f"secret-{name}-0000000000000" for name in ("ops", "boss", "clerk", "ui", "app")}
@@ -193,7 +196,7 @@ async def office(folder: Path, *script: Script, then: Script | None = None, **mo
     """Open for business; `more` is merged into the configuration."""
     async with ScriptedUpstream(*script, then=then) as upstream:
         settings = config(upstream.base_url, **more)
-        async with serving(folder, settings, {"r": ROUTE}, {"office": PLUGIN}) as served:
+        async with serving(folder, settings, {"r": ROUTE}, {"office": PLUGIN}, pace=QUICK) as served:
             yield Office(served, upstream)
 
 

@@ -50,6 +50,9 @@ async def test_delete_waits_for_a_code_and_its_outcome_reaches_whoever_goes_on(t
         status, _, body = await here.served.get(f"/v1/approvals/{approval}", **as_key("app"))
         assert status == 200
         assert "code" not in body
+        # The turn that asked is found by the approval, by its owner alone.
+        assert (await here.served.get(f"/v1/traces/{approval}", **as_key("app")))[2]["id"] == body["trace_id"]
+        assert (await here.served.get(f"/v1/traces/{approval}", **as_key("ui", "bob")))[0] == 404
 
 
 def thread_of(*said: str) -> list[dict[str, str]]:

@@ -16,7 +16,9 @@ from gateway.approvals.desk import Desk
 from gateway.clock import SystemClock
 from tests.approvals.office import (
     PLUGIN,
+    QUICK,
     ROUTE,
+    SECRETS,
     Office,
     as_key,
     asks,
@@ -26,6 +28,7 @@ from tests.approvals.office import (
     until,
 )
 from tests.replies import answer
+from tests.replies import body as reply_body
 from tests.serving import serving, write_route
 from tests.upstream import ScriptedUpstream
 
@@ -50,8 +53,8 @@ async def test_of_two_approvers_on_two_replicas_one_wins(tmp_path: Path) -> None
         settings = config(upstream.base_url)
         shared = {**settings, "storage": {"database": f"sqlite:///{tmp_path / 'hermes.db'}"}}
         async with (
-            serving(tmp_path, shared, {"r": ROUTE}, {"office": PLUGIN}) as one,
-            serving(tmp_path / "other", shared, {"r": ROUTE}, {"office": PLUGIN}) as two,
+            serving(tmp_path, shared, {"r": ROUTE}, {"office": PLUGIN}, pace=QUICK) as one,
+            serving(tmp_path / "other", shared, {"r": ROUTE}, {"office": PLUGIN}, pace=QUICK) as two,
         ):
             here, there = Office(one, upstream), Office(two, upstream)
             won = []
@@ -156,7 +159,7 @@ async def test_without_keys_the_command_decides_and_nobody_over_http(
 ) -> None:
     async with ScriptedUpstream(asks("delete_order", DELETE)) as upstream:
         settings = {**config(upstream.base_url), "keys": {}}
-        async with serving(tmp_path, settings, {"r": ROUTE}, {"office": PLUGIN}) as served:
+        async with serving(tmp_path, settings, {"r": ROUTE}, {"office": PLUGIN}, pace=QUICK) as served:
             here = Office(served, upstream)
             approval = (await here.ask("delete SO-1", {}))[1]["x-gateway-approval"]
             status, _, body = await served.get(f"/v1/approvals/{approval}")
@@ -188,15 +191,18 @@ async def test_without_keys_the_command_decides_and_nobody_over_http(
             assert here.done() == [("delete_order", "SO-1")]
 
 
-async def test_tool_that_was_renamed_or_changed_meanwhile_is_not_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("renamed", [True, False])
+async def test_tool_that_was_renamed_or_changed_meanwhile_is_not_run(tmp_path: Path, *, renamed: bool) -> None:
     async with office(tmp_path, asks("pay", PAY)) as here:
         text, headers = await here.ask("pay alice")
         approval = headers["x-gateway-approval"]
-        renamed = PLUGIN.replace("async def pay(", "async def transfer(").replace(
+        renamed_source = PLUGIN.replace("async def pay(", "async def transfer(").replace(
             "registry.add(pay,", "registry.add(transfer,"
         )
-        (here.served.folder / "plugins" / "office.py").write_text(renamed)
-        route = {**ROUTE, "tools": ["transfer", "look"]}
+        (here.served.folder / "plugins" / "office.py").write_text(
+            renamed_source if renamed else f"{PLUGIN}\n# otherwise\n"
+        )
+        route = {**ROUTE, "tools": ["transfer" if renamed else "pay", "look"]}
         await reload(here, route)
         status, body = await here.decide(approval, "approve")
         assert (status, body["error"]["code"]) == (400, "tool_changed")
@@ -208,7 +214,7 @@ async def test_tool_that_was_renamed_or_changed_meanwhile_is_not_run(tmp_path: P
         await at_terminal.decide(row, "approved", by="somebody", reason=None)
         found = await here.settled(approval)
         assert not found["outcome"]["ok"]
-        assert "not there any more" in found["outcome"]["content"]["error"]
+        assert ("not there any more" if renamed else "not the one any more") in found["outcome"]["content"]["error"]
         assert here.done() == []
         here.upstream.enqueue(answer("It could not be done."))
         await here.ask(
@@ -261,3 +267,53 @@ async def test_everything_said_is_in_the_audit_log(
     capsys.readouterr()
     assert await asyncio.to_thread(cli.main, ["audit", "verify", *files]) == 1
     assert "entry 2: the entry was changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_webhooks_are_told_what_waits_and_no_secret(tmp_path: Path, *, named: bool) -> None:
+    """By the webhook's own events, or because `approvals.webhooks` names it; and never a code or arguments."""
+    async with ScriptedUpstream(then=reply_body({})) as receiver:
+        hook = {
+            "url": f"http://127.0.0.1:{receiver.port}/hook",
+            "secret": "a secret of the hook",
+            "events": ["response.failed"] if named else ["approval.requested"],
+        }
+        more: dict[str, Any] = {"webhooks": {"desk": hook}, "approvals": {"webhooks": ["desk"] if named else []}}
+        async with office(tmp_path, asks("delete_order", DELETE), **more) as here:
+            approval = (await here.ask("delete SO-1"))[1]["x-gateway-approval"]
+            [told_of] = await receiver.received(1, timeout_s=30)
+            assert told_of.json["type"] == "approval.requested"
+            assert told_of.json["data"]["id"] == approval
+            assert told_of.headers["webhook-signature"].startswith("v1,")
+            code = (await here.approval(approval))["code"]
+            assert code not in told_of.raw.decode()
+            assert "SO-1" not in told_of.raw.decode()
+
+
+async def test_command_speaks_to_a_gateway_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with office(tmp_path, asks("pay", PAY), asks("pay", {"to": "bob", "cents": 1})) as here:
+        first = (await here.ask("pay alice"))[1]["x-gateway-approval"]
+        second = (await here.ask("pay bob"))[1]["x-gateway-approval"]
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("GATEWAY_URL", here.served.url)
+        monkeypatch.setenv("GATEWAY_KEY", SECRETS["ops"])
+
+        async def run(*words: str) -> tuple[int, str]:
+            code = await asyncio.to_thread(cli.main, list(words))
+            said = capsys.readouterr()
+            return code, said.out + said.err
+
+        assert first in (await run("approvals"))[1]
+        assert (await run("approvals", "show", first))[0] == 0
+        assert (await run("approvals", "approve", first))[0] == 0
+        code, said = await run("approvals", "reject", second, "--reason", "not him", "--json")
+        assert (code, json.loads(said)["status"]) == (0, "rejected")
+        code, said = await run("approvals", "approve", second)
+        assert (code, "rejected already" in said) == (1, True)
+        assert (await run("approvals", "show", "apr_none"))[0] == 1
+        assert (await run("approvals", "reject", second))[0] == 2
+        assert "approval.rejected" in (await run("audit"))[1]
+        await here.settled(first)
+        assert here.done() == [("pay", "alice 500")]

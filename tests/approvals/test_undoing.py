@@ -55,7 +55,8 @@ async def test_one_that_fails_twice_is_tried_again_B050(tmp_path: Path) -> None:
         assert "Partially" not in text
 
 
-async def test_one_that_fails_for_good_is_parked_and_the_others_go_on_B050(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_itself", [True, False])
+async def test_one_that_fails_for_good_is_parked_and_the_others_go_on_B050(tmp_path: Path, *, by_itself: bool) -> None:
     (tmp_path / "fails-cancel_hotel").write_text("99")
     async with chain(tmp_path, script(*STEPS, LAST)) as here:
         text, _ = await here.ask("a trip")
@@ -63,19 +64,26 @@ async def test_one_that_fails_for_good_is_parked_and_the_others_go_on_B050(tmp_p
         assert "Partially compensated" in text
         assert "Not undone: `reserve_hotel`" in text
         shown = {each["tool"]: each["compensation"] for each in await compensations(here)}
+        own = {each["tool"]: each["id"] for each in await compensations(here)}
         assert shown["reserve_hotel"]["status"] == "failed"
         assert "out of order" in shown["reserve_hotel"]["error"]
         assert 'hermes_compensations_total{status="failed",tool="cancel_hotel"} 1.0' in str(
             (await here.served.get("/metrics", **as_key("ops")))[2]
         )
-        # An operator mends it, and tries again.
+        # An operator mends it, and tries again: what undoes it, or the effect itself.
         (tmp_path / "fails-cancel_hotel").write_text("0")
-        made = shown["reserve_hotel"]["undone_by"]
-        status, _, body = await here.served.post(f"/v1/effects/{made}/retry", {}, **as_key("ops"))
-        assert (status, body["status"]) == (200, "done")
+        again = shown["reserve_hotel"]["undone_by"] if by_itself else own["reserve_hotel"]
+        status, _, _ = await here.served.post(f"/v1/effects/{again}/retry", {}, **as_key("ops"))
+        assert status == 200
+
+        async def undone() -> bool:
+            return {each["tool"]: each["compensation"]["status"] for each in await compensations(here)} == {
+                "reserve_car": "done",
+                "reserve_hotel": "done",
+            }
+
+        await until(undone)
         assert here.done() == [*DONE, UNDONE[1], UNDONE[0]]
-        shown = {each["tool"]: each["compensation"] for each in await compensations(here)}
-        assert shown["reserve_hotel"]["status"] == "done"
 
 
 async def test_failed_undoing_is_never_called_undone_B051(tmp_path: Path) -> None:
@@ -238,3 +246,46 @@ async def test_background_run_undoes_without_a_word_B067(tmp_path: Path, *, canc
 
         await until(undone)
         assert len(here.upstream.requests) == 4
+
+
+async def test_what_expires_undoes_what_was_done_before_it(tmp_path: Path) -> None:
+    async with chain(tmp_path, script(*STEPS, ("sign", {"text": "yes"})), approvals={"expire_s": 1}) as here:
+        await here.ask("a trip")
+        assert here.done() == DONE
+
+        async def undone() -> bool:
+            return here.done() == [*DONE, *UNDONE]
+
+        await until(undone)
+
+
+async def test_what_was_approved_undoes_nothing_when_its_time_is_over(tmp_path: Path) -> None:
+    async with chain(tmp_path, script(*STEPS, ("sign", {"text": "yes"})), approvals={"expire_s": 2}) as here:
+        approval = (await here.ask("a trip"))[1]["x-gateway-approval"]
+        assert (await here.decide(approval, "approve"))[0] == 200
+        await here.settled(approval)
+
+        async def nothing_left() -> bool:
+            return not await here.served.gateway.store.runs.any_open()
+
+        await until(nothing_left)
+        assert here.done() == [*DONE, ("sign", "yes")]
+
+
+async def test_run_whose_effects_were_undone_is_not_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "charge").write_text("fatal")
+    async with chain(tmp_path, script(*STEPS, LAST), mode=None) as here:
+        run_id = await begin(here, "a trip")
+        assert (await ended(here, run_id))["status"] == "failed"
+
+        async def undone() -> bool:
+            return here.done() == [*DONE, *UNDONE]
+
+        await until(undone)
+        (tmp_path / "charge").write_text("no")
+        status, _, _ = await here.served.post(f"/v1/runs/{run_id}/retry", {}, **as_key("app"))
+        assert status == 200
+        found = await ended(here, run_id)
+        assert found["status"] == "failed"
+        assert "was undone" in found["error"]["message"]
+        assert here.done() == [*DONE, *UNDONE]

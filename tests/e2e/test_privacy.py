@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.security.masking.detector import Detector
 from tests.serving import Served, native_config, serving
 from tests.upstream import (
@@ -173,7 +175,8 @@ async def test_failover_from_an_exempt_backend_masks(tmp_path: Path) -> None:
         config["backends"]["b2"] = {"provider": "openai", "base_url": cloud.base_url, "model": "x"}
         config["models"]["m"] = {"backends": ["b1", "b2"], "retries": 0, "balance": "ordered"}
         async with serving(tmp_path, config) as served, served.sdk() as sdk:
-            await sdk.chat.completions.create(model="m", messages=user(f"I am {PHONE}"))
+            done = await sdk.chat.completions.create(model="m", messages=user(f"I am {PHONE}"))
+            assert '"backend": "b2", "model": "m", "attempt": 2, "kinds": {"phone": 1}' in await trace_of(served, done)
         assert PHONE in local.requests[0].raw.decode()
         assert PHONE not in cloud.requests[0].raw.decode()
         assert placeholders(cloud.requests[0])
@@ -542,3 +545,41 @@ async def test_fields_by_name_are_private_as_a_whole(tmp_path: Path) -> None:
         assert PLACEHOLDER.fullmatch(sent["nickname"])
         assert sent["city"] == "Ulm"
         assert upstream.requests[0].messages[0] == messages[0]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_in_json_stays_json(streamed: bool, tmp_path: Path) -> None:
+    def tell(request: UpstreamRequest) -> Any:
+        said = json.dumps({"badge": placeholders(request)[0]})
+        if not streamed:
+            return answer(said)
+        return stream(d({"role": "assistant"}), *[d({"content": sign}) for sign in said], f("stop"), DONE)
+
+    async with (
+        ScriptedUpstream(tell) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking(patterns={"badge": 'B"[0-9]+'}))) as served,
+    ):
+        body = {"model": "m", "messages": user('mine is B"77'), "response_format": {"type": "json_object"}}
+        if streamed:
+            text = joined((await served.raw_stream(body)).decode())
+        else:
+            text = (await served.post("/v1/chat/completions", body))[2]["choices"][0]["message"]["content"]
+        assert json.loads(text) == {"badge": 'B"77'}
+
+
+async def test_what_is_nested_too_deeply_is_refused_and_nothing_of_it_leaves(tmp_path: Path) -> None:
+    deep = "[" * 600 + f'"{PHONE}"' + "]" * 600
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking())) as served,
+    ):
+        body = {"model": "m", "messages": user("hello"), "house_field": json.loads(deep)}
+        status, _, _ = await served.post("/v1/chat/completions", body)
+        # A tool's result is text, and looked through as such.
+        result = {"role": "tool", "tool_call_id": "c1", "content": deep}
+        asked = {"role": "assistant", "content": None, "tool_calls": [call("c1", "find", "{}")]}
+        as_text, _, _ = await served.post(
+            "/v1/chat/completions", {"model": "m", "messages": [*user("x"), asked, result]}
+        )
+        assert (status in {200, 400}, as_text) == (True, 200)
+        assert all(PHONE not in request.raw.decode() for request in upstream.requests)

@@ -115,6 +115,24 @@ async def test_nobody_reads_or_continues_anothers_session(tmp_path: Path) -> Non
             assert (await on.ask(method, "/v1/sessions/mine", None, authorization="Bearer sk-b"))[0] == 404
 
 
+async def test_what_is_remembered_of_a_session_is_never_anothers(tmp_path: Path) -> None:
+    keys = {"a": {"key": "sk-a"}, "b": {"key": "sk-b"}}
+    async with ScriptedUpstream(then=in_turns) as up:
+        (tmp_path / "1").mkdir()
+        (tmp_path / "2").mkdir()
+        storage = {"database": f"sqlite:///{tmp_path / 'shared.db'}"}
+        config = kept(up.base_url, storage=storage, keys={"auth": "required", "static": keys})
+        a = {"x_gateway_session": "s", "authorization": "Bearer sk-a"}
+        b = {"x_gateway_session": "t", "authorization": "Bearer sk-b"}
+        async with serving(tmp_path / "1", config) as one, serving(tmp_path / "2", config) as two:
+            assert (await one.post(PATH, asking(user("of a")), **a))[0] == 200
+            # Another process forgets it, and gives its number to the next.
+            assert (await two.ask("DELETE", "/v1/sessions/s", None, authorization="Bearer sk-a"))[0] == 200
+            assert (await two.post(PATH, asking(user("of b")), **b))[0] == 200
+            assert (await one.post(PATH, asking(user("more")), **b))[0] == 200
+            assert up.requests[-1].messages[0] == user("of b")
+
+
 async def test_tool_rounds_are_part_of_a_session_and_a_clients_results_may_come_alone(tmp_path: Path) -> None:
     theirs = {"type": "function", "function": {"name": "ask_user", "parameters": {"type": "object"}}}
     replies = [
@@ -252,6 +270,25 @@ async def test_a_session_that_stays_busy_is_refused_by_name(tmp_path: Path, monk
         assert headers.get("x-should-retry") != "false"
         go.set()
         assert (await first)[0] == 200
+
+
+async def test_a_session_that_is_forgotten_during_a_turn_stays_forgotten(tmp_path: Path) -> None:
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: UpstreamRequest) -> Reply:
+        if request.number == 2:
+            arrived.set()
+            await go.wait()
+        return in_turns(request)
+
+    async with ScriptedUpstream(then=slow) as up, serving(tmp_path, kept(up.base_url)) as on:
+        assert (await on.post(PATH, asking(user("one")), x_gateway_session="s"))[0] == 200
+        second = asyncio.create_task(on.post(PATH, asking(user("two")), x_gateway_session="s"))
+        await asyncio.wait_for(arrived.wait(), 20)
+        assert (await on.ask("DELETE", "/v1/sessions/s", None))[0] == 200
+        go.set()
+        assert (await second)[0] == 200
+        assert (await on.get("/v1/sessions/s"))[0] == 404
 
 
 async def test_the_oldest_turns_go_where_a_session_is_full_and_all_of_it_in_time(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from gateway.scribe.pins import PinPatterns
 
 
 def test_the_window_of_ten_thousand_messages_is_decided_within_5_ms() -> None:
-    found = measure(10_000, 12)
+    found = measure(10_000, 8)
     assert found["messages"] > 10_000
     assert found["sent"] < 60
     # The best of some: the others are the machine's.

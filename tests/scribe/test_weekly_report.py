@@ -56,7 +56,7 @@ async def test_what_a_turn_needs_is_there_thirty_turns_later(tmp_path: Path, cap
         ScriptedUpstream(then=lambda r: strict_history(r) or answer("It is done.")) as up,
         serving(tmp_path, native_config(up.base_url, backend={"context_tokens": CONTEXT})) as on,
     ):
-        for seed in range(6):
+        for seed in range(4):
             talk, messages = script(seed), [SYSTEM]
             for turn in range(TURNS):
                 messages.append({"role": "user", "content": talk.said[turn]})
@@ -121,7 +121,7 @@ async def test_a_session_that_is_cut_by_messages_too_keeps_what_is_needed(tmp_pa
     async with ScriptedUpstream(then=model) as up:
         config["backends"]["b1"]["base_url"] = up.base_url
         async with serving(tmp_path, config, {"r": route}, {"sales": PLUGIN}) as on:
-            for seed in range(4):
+            for seed in range(2):
                 talk = script(seed)
                 for turn in range(TURNS):
                     before = len(up.requests)

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine, inspect
 
 from gateway.errors import NotStorable, SchemaOld, StoreUnavailable
 from gateway.store.database import Database
+from gateway.store.making_tables import make_tables, migrate
 from gateway.store.sql import SqlStore
 from gateway.store.store import TraceRow
 from gateway.store.tables import HEAD, metadata
@@ -50,16 +52,50 @@ async def test_the_newest_migration_is_the_one_that_lets_a_start_skip_alembic() 
     assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
 
 
-async def test_migrations_make_exactly_the_tables_of_the_code(tmp_path: Path) -> None:
-    store = await opened(tmp_path / "x.db")
-    await store.close()
+def shape(connection: Connection) -> dict[str, Any]:
+    """Everything that a database knows of its tables but their rows."""
+    tables = inspect(connection)
+    if connection.dialect.name == "postgresql":
+        named = connection.exec_driver_sql("SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'")
+    else:
+        named = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql NOT NULL")
+    return {
+        "indexes": {str(name): " ".join(str(sql).split()) for name, sql in named},
+        **{
+            name: {
+                "columns": {
+                    each["name"]: (str(each["type"]), each["nullable"], each["default"])
+                    for each in tables.get_columns(name)
+                },
+                "key": tables.get_pk_constraint(name),
+                "unique": sorted(tables.get_unique_constraints(name), key=repr),
+                "foreign": sorted(tables.get_foreign_keys(name), key=repr),
+                "checks": sorted(tables.get_check_constraints(name), key=repr),
+            }
+            for name in tables.get_table_names()
+        },
+    }
+
+
+def faults(connection: Connection) -> Any:
+    """How the tables differ from those of the code."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    engine = create_engine(url(tmp_path / "x.db"))
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-    engine.dispose()
+    return compare_metadata(MigrationContext.configure(connection), metadata)
+
+
+def test_migrations_end_where_a_new_database_begins(tmp_path: Path) -> None:
+    found = []
+    for name, make in (("new", make_tables), ("old", migrate)):
+        engine = create_engine(url(tmp_path / name))
+        with engine.begin() as connection:
+            make(connection)
+            assert faults(connection) == []
+            found.append(shape(connection))
+            assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").all() == [(HEAD,)]
+        engine.dispose()
+    assert found[0] == found[1]
 
 
 async def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -72,7 +108,7 @@ async def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
     await store.close()
 
 
-def test_a_database_of_today_opens_without_importing_alembic(tmp_path: Path) -> None:
+def test_a_new_database_and_one_of_today_open_without_importing_alembic(tmp_path: Path) -> None:
     code = textwrap.dedent(f"""
         import asyncio, sys
         from gateway.store.sql import SqlStore
@@ -90,7 +126,7 @@ def test_a_database_of_today_opens_without_importing_alembic(tmp_path: Path) -> 
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
         return done.stdout.strip()
 
-    assert [run(), run()] == ["True", "False"]
+    assert [run(), run()] == ["False", "False"]
 
 
 async def test_processes_that_start_together_migrate_once(tmp_path: Path) -> None:
@@ -150,15 +186,17 @@ async def test_a_postgresql_database_is_migrated_by_command_only(postgres_server
         await each.close()
 
 
-async def test_migrations_make_the_same_tables_in_postgresql(postgres_server: Postgres) -> None:
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    store = SqlStore(await postgres_server.migrated())
-    async with store._database.reading() as connection:
-        found = await connection.run_sync(lambda it: compare_metadata(MigrationContext.configure(it), metadata))
-    assert found == []
-    await store.close()
+async def test_migrations_end_where_a_new_database_begins_in_postgresql(postgres_server: Postgres) -> None:
+    found = []
+    for make in (make_tables, migrate):
+        store = SqlStore(postgres_server.database())
+        async with store._database.transaction() as connection:
+            await connection.run_sync(make)
+            assert await connection.run_sync(faults) == []
+            found.append(await connection.run_sync(shape))
+        await store.open()
+        await store.close()
+    assert found[0] == found[1]
 
 
 async def test_a_postgresql_server_that_is_away_is_unavailable(tmp_path: Path) -> None:

@@ -227,3 +227,11 @@ async def test_a_probe_gets_the_tools_own_default_where_the_model_left_an_argume
         spec = workshop.registry.specs["pay"]
         context = ToolContext(None, "k", None, None, "0" * 32, "once")
         assert await workshop.registry.provider(spec).probe("pay", {"order": "A"}, context) == (True, 7)
+
+
+@pytest.mark.parametrize("what", ["functools.partial(print, 1)", "C()", "C().run", "print"])
+async def test_what_is_no_function_is_refused_where_it_is_declared(tmp_path: Path, what: str) -> None:
+    source = "import functools\nclass C:\n    def __call__(self): ...\n    def run(self): ...\n"
+    write_plugin(tmp_path, f"{source}mine = tool(name='t', description='x')({what})\n")
+    with pytest.raises(ConfigError, match=r"plugin\.py:\d+: TypeError: @tool takes a function, not a "):
+        await Registry.build([PythonProvider([tmp_path])], ToolsConfig())

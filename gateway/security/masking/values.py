@@ -81,9 +81,9 @@ class Values:
         if text[:1] in _BEGINS or text.lstrip()[:1] in _BEGINS:
             try:
                 read = _decode(text)
+                made = self.value(read, secrets)
             except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
                 return self.text(text, label)
-            made = self.value(read, secrets)
             if self._learns or made == read:
                 return text
             return _encode(made).decode()
