@@ -43,6 +43,10 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+# Of a name that a client made up, an error and the log say this many characters.
+_SHOWN: Final = 100
 
 
 class GatewayError(Exception):
@@ -100,7 +104,8 @@ class NoSuchModel(GatewayError):
     """No model of this name exists for this caller."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"The model `{name}` does not exist or you do not have access to it.")
+        shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+        super().__init__(f"The model `{shown}` does not exist or you do not have access to it.")
         self.name = name
 
 

@@ -134,6 +134,11 @@ class UsageWriter:
                     _log.warning("usage cannot be written for now", reason=error.message)
                 self._failing = True
                 self._wake.set()
+            except Exception:  # noqa: BLE001 - nobody else would tell, and what was added waits for the next attempt
+                if not self._failing:
+                    _log.exception("usage could not be written")
+                self._failing = True
+                self._wake.set()
 
 
 def _row(place: _Place, counts: list[int]) -> UsageRow:

@@ -180,3 +180,37 @@ async def test_usage_that_cannot_be_written_is_kept_and_written_later() -> None:
     await writer.flush()
     (row,) = await store.sums(["key"])
     assert msgspec.structs.replace(row, key="") == UsageRow(turns=2, prompt_tokens=2, completion_tokens=4, cost=6)
+
+
+async def test_what_nobody_foresaw_does_not_end_the_writing_of_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.observe.usage.GATHER_S", 0.01)
+    monkeypatch.setattr("gateway.observe.usage._RETRY_S", 0.01)
+
+    class Odd(MemoryUsage):
+        asked = 0
+
+        async def add(self, rows: Any) -> None:
+            self.asked += 1
+            if self.asked == 1:
+                raise TypeError("nobody foresaw it")
+            await super().add(rows)
+
+    store = Odd()
+    writer = UsageWriter(store)
+    writer.open()
+    place = ("2025-01-31", "app", "app", "", "", "[]", "", "m", "b")
+    writer.add(place, failed=False, prompt_tokens=1, cached_tokens=0, completion_tokens=2, cost=3, unpriced=False)
+    async with asyncio.timeout(20):
+        while store.asked < 2:
+            await asyncio.sleep(0.01)
+    await writer.close()
+    (row,) = await store.sums(["key"])
+    assert row.turns == 1
+
+
+async def test_a_model_s_name_is_not_repeated_at_any_length(tmp_path: Path) -> None:
+    async with ScriptedUpstream() as upstream, serving(tmp_path, config(upstream)) as served:
+        asked = {"model": "x" * 100_000, "messages": [{"role": "user", "content": "hi"}]}
+        status, _, body = await served.post("/v1/chat/completions", asked, authorization="Bearer sk-app")
+        assert (status, body["error"]["code"]) == (404, "model_not_found")
+        assert len(body["error"]["message"]) < 300
