@@ -24,9 +24,9 @@ from pydantic.fields import FieldInfo
 from starlette.routing import Route
 
 from gateway import cli
+from gateway.api.application import create_app
 from gateway.api.errors import TABLE, describe, internal
 from gateway.api.services import Services
-from gateway.app import create_app
 from gateway.cli import _parser
 from gateway.config.document import read_document
 from gateway.config.loader import load
