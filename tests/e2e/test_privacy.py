@@ -662,3 +662,33 @@ async def test_sensitive_fields_are_private_in_json_that_stands_in_texts(tmp_pat
                 assert value not in wired(upstream.requests[-1]), how
                 assert value not in told, how
             assert len(placeholders(upstream.requests[-1])) == 2, how
+
+
+async def test_what_a_tool_told_in_confidence_stays_private_where_its_result_is_gone(tmp_path: Path) -> None:
+    """The client sends a part of the conversation, or another beginning: the tool's result is in it no more."""
+
+    def script(request: UpstreamRequest) -> Any:
+        last = request.messages[-1]
+        if last["content"] == "Who?":
+            return answer(calls=[call("c1", "lookup", json.dumps({"phone": "1", "address": "9 Elm Street"}))])
+        return answer(f"{placeholders(request)[0]} is it" if last["role"] == "tool" else "ok")
+
+    async with ScriptedUpstream(then=script) as upstream:
+        config = native_config(upstream.base_url, tools={"default": ["lookup"], "offer": "always"})
+        conversation: list[dict[str, Any]] = [*user("hello"), {"role": "assistant", "content": "ok"}, *user("Who?")]
+
+        async def ask(served: Served, messages: list[dict[str, Any]]) -> str:
+            done = (await served.post("/v1/chat/completions", {"model": "m", "messages": messages}))[2]
+            return str(done["choices"][0]["message"]["content"])
+
+        async with serving(tmp_path, config, plugins={"people": PLUGIN}) as served:
+            said = await ask(served, conversation)
+            assert said == "9 Elm Street is it"
+            conversation += [{"role": "assistant", "content": said}, *user("Thanks")]
+            await ask(served, conversation[2:])
+            assert len(placeholders(upstream.requests[-1])) == 1
+        # Another process knows of it too.
+        async with serving(tmp_path, config, plugins={"people": PLUGIN}) as served:
+            await ask(served, [{"role": "system", "content": "Be brief."}, *conversation])
+            await ask(served, conversation[-2:])
+        assert all("9 Elm Street" not in wired(request) for request in upstream.requests)

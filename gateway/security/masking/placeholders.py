@@ -33,6 +33,11 @@ def name_of(kind: str) -> str:
     return _NAMES.get(kind) or re.sub("[^a-z0-9]", "", kind.lower())[:_NAME_LENGTH] or "private"
 
 
+def said_name(placeholder: str) -> str:
+    """The name that a placeholder begins with."""
+    return placeholder.removeprefix(OPENING).partition(":")[0]
+
+
 class Mint:
     """Makes one owner's placeholders: the same for the same value, always and on every replica.
 

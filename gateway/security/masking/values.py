@@ -61,7 +61,7 @@ class Values:
             return value
         text = value if isinstance(value, str) else str(value)
         if self._learns:
-            self._masking.know(text, kind)
+            self._masking.know_field(text, kind)
             return value
         return self._masking.placeholder(text, kind)
 
@@ -106,7 +106,7 @@ class Values:
         names = {secret.rpartition(".")[2]: "private" for secret in secrets}
         for name, value in _FIELD.findall(text) if names or self._masking.fields else ():
             if (kind := self._masking.fields.get(name.lower()) or names.get(name)) is not None:
-                self._masking.know(value, kind)
+                self._masking.know_field(value, kind)
 
     def strings(self, value: Any, skip: Callable[[str], bool] = lambda _: False) -> Any:
         """A JSON value in which only strings are texts: a schema, say."""
