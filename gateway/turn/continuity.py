@@ -231,7 +231,7 @@ class Continuity:
 def _place(before: int, message: Message) -> int:
     """A name for the place in a conversation behind a message, of this process alone: a tenth of what a link of the chain costs.
 
-    It tells apart what the chain tells apart but for what calls ask for, whose ids it knows.
+    It tells apart all that the chain tells apart, and how the arguments of calls are spelled besides.
     """
     said: list[object] = ["system" if message.role == "developer" else message.role]
     text = ""
@@ -241,7 +241,7 @@ def _place(before: int, message: Message) -> int:
             # Most messages are one text.
             text = text + block.text if text else block.text  # type: ignore[union-attr]
         elif kind is ToolCall:
-            said.append(block.id)  # type: ignore[union-attr]
+            said += (block.id, block.name, block.arguments)  # type: ignore[union-attr]
         elif kind is not Reasoning and kind is not Refusal:
             said.append(visible_hash(message))
     return hash((before, text.strip(), *said))
