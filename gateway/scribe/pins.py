@@ -55,6 +55,8 @@ _VAGUE: Final = frozenset(
 )
 _LASTING_PRIORITY: Final = 3
 _SAID_PRIORITY: Final = 1
+# How tags of sentences begin that are said to last.
+LASTING: Final = "said: "
 _QUESTION: Final = ("?", "？")
 
 
@@ -115,7 +117,7 @@ class PinPatterns:
         for match in _TAGGED.finditer(text):
             tag = match[1].strip()
             found[tag] = Pin(tag, _clean(match[2]), self._priorities.get(tag.casefold(), 9), at)
-        for pin in _said(text, at):
+        for pin in said_in(text, at):
             found.setdefault(pin.tag, pin)
         return list(found.values())
 
@@ -154,7 +156,8 @@ class Pins:
         return tuple(sorted(said[:most], key=lambda pin: (pin.at, pin.tag)))
 
 
-def _said(text: str, at: int) -> Iterable[Pin]:
+def said_in(text: str, at: int) -> Iterable[Pin]:
+    """What is said of something by name, and what is said to last."""
     for match in _SENTENCE.finditer(text):
         sentence = match.group().strip()
         asks = text[match.end() : match.end() + 1] in _QUESTION
@@ -167,7 +170,7 @@ def _said(text: str, at: int) -> Iterable[Pin]:
         elif lasting and not asks:
             words = _WORD.findall(_LASTING.sub(" ", sentence).casefold())[:4]
             if words:
-                yield Pin(f"said: {' '.join(words)}"[:48], _clean(sentence), _LASTING_PRIORITY, at)
+                yield Pin(f"{LASTING}{' '.join(words)}"[:48], _clean(sentence), _LASTING_PRIORITY, at)
 
 
 def _tag(words: str) -> str | None:
