@@ -13,6 +13,7 @@ from typing import Final
 
 from gateway.chat.blocks import Audio, Block, Image, Message, Reasoning, Refusal, Text, ToolCall, ToolResult, Unknown
 from gateway.scribe.marks import unmarked
+from gateway.scribe.shortening import both_ends
 from gateway.scribe.tokens import text_tokens
 from gateway.scribe.weights import is_small_talk
 
@@ -87,7 +88,7 @@ class Lines:
 
     def heard(self, at: int, text: str) -> None:
         """The user said this in the message at this position, whether it is sent or not."""
-        text = text[:_MESSAGE_CHARS]
+        text = both_ends(text, _MESSAGE_CHARS)
         statement, goals = statements_in(text)
         if statement:
             self._said.append((at, statement))
