@@ -299,7 +299,7 @@ class Desk:
     def _run(self, row: ApprovalRow, now: float) -> RunRow:
         # The same approval is the same run, whoever writes it down.
         trace_id = hashlib.sha256(f"{row.id}\0execute".encode()).hexdigest()[:32]
-        body = msgspec.json.encode({"approval": row.id} if row.kind == "call" else msgspec.json.decode(row.arguments))
+        asked = {} if row.kind == "call" else msgspec.json.decode(row.arguments)
         return RunRow(
             id=f"run_{trace_id}",
             kind=EXECUTES[row.kind],
@@ -309,7 +309,7 @@ class Desk:
             priority="high",
             # Whoever looks after runs queues it within a second, also where the queue cannot be reached now.
             waits_for="time",
-            body=body,
+            body=msgspec.json.encode({**asked, "approval": row.id}),
             created_at=now,
             due_at=now,
         )

@@ -30,12 +30,14 @@ class Undo(msgspec.Struct, frozen=True):
         why: why they are undone.
         mode: whether a human is asked first; None: as the turn's record says.
         expired: the approval that has to have expired, or else nothing is undone; None where that is no matter of time.
+        approval: the approval by which a human has let it be undone, which is told what came of it; None where none was asked.
     """
 
     turn: str
     why: str
     mode: OnFailure | None = "compensate"
     expired: str | None = None
+    approval: str | None = None
 
 
 def undo_run(

@@ -148,6 +148,8 @@ class TurnLoop:
                 break
             outcomes = await self._run(turn, progress, mine, sink)
             if turn.approvals is not None and turn.approvals.waiting:
+                if undone := await self._undoing.after(turn, progress, outcomes):
+                    progress.ran(mine, contents(_with_note(outcomes, undone), turn.offered, None))
                 self._close_waiting(turn, progress)
                 break
             if theirs:
