@@ -15,7 +15,13 @@ RULES: Final = 1000
 _RULES_PER_ROUTE: Final = 20
 
 # A word in the prompt chooses the backend by a rule, as prompts do; without one the default model answers.
-LANES: Final = {"lanepaced": "paced", "lanecompatible": "compatible", "lanetool": "tool", "lanewrite": "write"}
+LANES: Final = {
+    "lanelong": "long",
+    "lanepaced": "paced",
+    "lanecompatible": "compatible",
+    "lanetool": "tool",
+    "lanewrite": "write",
+}
 # What each of these models calls.
 TOOLS: Final = {"tool": ["noop"], "write": ["noop_write"]}
 
@@ -96,6 +102,7 @@ def _config(place: Path, mock_url: str, redis: str | None, *, semantic: bool) ->
         "storage": {"database": f"sqlite:///{place / 'traces.db'}", "redis": redis},
         "backends": {
             "mock": backend("/v1", "openai"),
+            "long": backend("/long/v1", "openai"),
             "paced": backend("/paced/v1", "openai"),
             "compatible": backend("/v1", "compatible"),
             "tool": backend("/tools/v1", "openai"),

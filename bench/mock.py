@@ -1,6 +1,6 @@
 """A mock upstream that costs as little as Python can: every answer is built before the first request.
 
-`/v1` answers at once, a stream in one write. `/paced/v1` writes one event every GAP_MS. `/tools/v1` answers a
+`/v1` answers at once, a stream in one write. `/long/v1` streams LONG events. `/paced/v1` writes one event every GAP_MS. `/tools/v1` answers a
 conversation without a tool result with a call of `noop`, and one with a result with the usual text; `/writes/v1` does the
 same with `noop_write`.
 Knows just enough HTTP to find the end of a request.
@@ -17,6 +17,7 @@ import uvloop
 
 GAP_MS: Final = 2.0
 EVENTS: Final = 53
+LONG: Final = 2000
 
 _WORDS: Final = (
     "routing ",
@@ -77,11 +78,11 @@ def _answer(message: dict[str, Any], finish: str) -> dict[str, Any]:
     return {**_HEAD, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
-def events() -> list[bytes]:
-    """The 53 events of a stream (role, 50 times content, finish, usage) and `[DONE]`."""
+def events(count: int = EVENTS) -> list[bytes]:
+    """The events of a stream (role, content, finish, usage) and `[DONE]`."""
     return [
         _chunk(_choice({"role": "assistant", "content": ""})),
-        *(_chunk(_choice({"content": _WORDS[i % len(_WORDS)]})) for i in range(EVENTS - 3)),
+        *(_chunk(_choice({"content": _WORDS[i % len(_WORDS)]})) for i in range(count - 3)),
         _chunk(_choice({}, "stop")),
         _chunk([], _USAGE),
         b"data: [DONE]\n\n",
@@ -116,6 +117,7 @@ PACED: Final = [
     _chunked(events()[-1]) + b"0\r\n\r\n",
 ]
 BURST: Final = b"".join(PACED)
+LONG_BURST: Final = STREAM_HEAD + b"".join(map(_chunked, events(LONG))) + b"0\r\n\r\n"
 
 
 class Mock(asyncio.Protocol):
@@ -149,6 +151,8 @@ class Mock(asyncio.Protocol):
         elif streamed:
             if head.startswith(b"post /paced/"):
                 self._pace(0)
+            elif head.startswith(b"post /long/"):
+                self._transport.write(LONG_BURST)
             else:
                 self._transport.write(BURST)
         else:

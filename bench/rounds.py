@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from bench.load import Load, closed_loop
 from bench.probe import Target, open_loop, percentile
-from bench.request import requests
+from bench.request import PROMPT_BYTES, requests
 from bench.subjects import Subject
 
 WARM_UP_S: Final = 0.3
@@ -35,6 +35,8 @@ class Row:
         subjects: who does it.
         connections: of the closed loop.
         probe_rate: requests a second of the light load, 0 for none.
+        prompt_bytes: length of the prompt.
+        tools: how many tools of the client's own the request offers.
     """
 
     name: str
@@ -44,11 +46,25 @@ class Row:
     subjects: tuple[str, ...] = ("direct", "relay", "gateway", "limited")
     connections: int = 64
     probe_rate: float = 0.0
+    prompt_bytes: int = PROMPT_BYTES
+    tools: int = 0
 
     def target(self, subject: Subject) -> tuple[str, Callable[[], bytes]]:
         """The URL and the requests for this subject."""
         url = subject.url + ("/v1" if subject.name in GATEWAYS else self.path)
-        return url, requests(url, stream=self.stream, word=self.word)
+        more = {"tools": [_tool(number) for number in range(self.tools)]} if self.tools else None
+        asking = requests(url, stream=self.stream, word=self.word, prompt_bytes=self.prompt_bytes, more=more)
+        return url, asking
+
+
+def _tool(number: int) -> dict[str, Any]:
+    about = "Look up an order by its number, and say where it is, when it comes and what it holds."
+    named = {"type": "string", "description": "The order's number, for example SO-2024-0318"}
+    parameters = {"type": "object", "properties": {"order_id": named}, "required": ["order_id"]}
+    return {
+        "type": "function",
+        "function": {"name": f"look_up_{number}", "description": about, "parameters": parameters},
+    }
 
 
 ROWS: Final = (
@@ -58,6 +74,10 @@ ROWS: Final = (
     Row("stream-paced", stream=True, path="/paced/v1", word="lanepaced", connections=16),
     Row("json-compatible", stream=False, word="lanecompatible", subjects=("relay", "gateway")),
     Row("stream-compatible", stream=True, word="lanecompatible", subjects=("relay", "gateway")),
+    # What is large: each beside the relay, and beside the usual row.
+    Row("json-200kb", stream=False, subjects=("relay", "gateway"), connections=16, prompt_bytes=200_000),
+    Row("json-64-tools", stream=False, subjects=("relay", "gateway"), tools=64),
+    Row("stream-2000", stream=True, path="/long/v1", word="lanelong", subjects=("relay", "gateway"), connections=16),
     Row("json-tool-round", stream=False, path="/tools/v1", word="lanetool", subjects=("gateway",)),
     Row("stream-tool-round", stream=True, path="/tools/v1", word="lanetool", subjects=("gateway",)),
     # Each commits five times before it answers: with more connections than this they would wait for the disk, not work.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,82 +16,40 @@ from pathlib import Path
 
 import structlog
 from fastapi import FastAPI
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.approvals import approvals_endpoints
-from gateway.api.audit import audit_endpoints
-from gateway.api.chat_completions import ChatCompletions
-from gateway.api.config import config_endpoints
-from gateway.api.conversations import conversations_endpoints
-from gateway.api.edge import Edge
-from gateway.api.effects import effects_endpoints
+from gateway import shared
+from gateway.api.application import create_app
 from gateway.api.errors import describe
-from gateway.api.health import health_endpoints
-from gateway.api.keys import keys_endpoints
-from gateway.api.memories import memories_endpoints
-from gateway.api.missing import answer_validation_error, missing
-from gateway.api.models import models_endpoints
-from gateway.api.placeholders import placeholders_endpoints
-from gateway.api.responses import Responses
-from gateway.api.route import route_endpoints
-from gateway.api.runs import runs_endpoints
 from gateway.api.services import Drain, Services
-from gateway.api.sessions import sessions_endpoints
-from gateway.api.stored_responses import responses_endpoints
-from gateway.api.tasks import tasks_endpoints
 from gateway.api.together import Siblings, Together
-from gateway.api.tools import tools_endpoints
-from gateway.api.traces import traces_endpoints
-from gateway.api.usage import usage_endpoints
 from gateway.approvals.desk import Desk
 from gateway.building import Builder, refuse_open_gateway
 from gateway.clock import Clock, SystemClock
 from gateway.config.approvals import OnFailure
-from gateway.config.bundle_store import BundleStore
 from gateway.config.files import Files
 from gateway.config.loader import load_files
-from gateway.config.models import StorageConfig
 from gateway.config.news import News
 from gateway.config.publishing import Draft
 from gateway.config.replica import Replica
 from gateway.config.versions import Versioned
 from gateway.config.watch import Watch
 from gateway.errors import GatewayError
+from gateway.executing import make_engine
 from gateway.observe.events import LiveSubscriber
 from gateway.observe.logging import LogSubscriber, configure_logging
 from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
-from gateway.observe.runs_metrics import RunsMetrics
 from gateway.observe.trace import TraceWriter
 from gateway.observe.usage import UsageWriter
-from gateway.runs.approved import KIND as APPROVED
 from gateway.runs.approved import ApprovedHandler
-from gateway.runs.chat import KIND as CHAT
-from gateway.runs.chat import ChatHandler
-from gateway.runs.compensation import KIND as COMPENSATION
 from gateway.runs.compensation import CompensationHandler
 from gateway.runs.engine import USUAL_PACE, Engine, Pace
-from gateway.runs.memory_queue import MemoryQueue
-from gateway.runs.queue import Queue
-from gateway.runs.responses import KIND as RESPONSE
-from gateway.runs.responses import ResponseHandler
-from gateway.runs.run import Handler
-from gateway.runs.stages import Stages
-from gateway.runs.tasks import TaskHandler
 from gateway.scribe.conversations import Conversations
-from gateway.security.counters import Counters
 from gateway.security.key_book import KeyBook
-from gateway.security.keys import LOCAL
 from gateway.security.masking.secret import read_secret
 from gateway.security.masking.vault import Vault
-from gateway.security.memory_counters import MemoryCounters
-from gateway.security.principal import Principal
 from gateway.settings import Settings
-from gateway.store.answers import MemoryAnswers
-from gateway.store.bundles import MemoryBundles
 from gateway.store.holder import may_live, this_process
-from gateway.store.kept import KeptRoutes, MemoryKept
 from gateway.store.sql import SqlStore
 from gateway.tools.courier import Courier
 from gateway.tools.guards.paging import READ_RESULT
@@ -99,7 +57,7 @@ from gateway.tools.guards.withdraw import WITHDRAW
 from gateway.tools.ledger import Ledger
 from gateway.tools.self_checks import SelfChecks
 from gateway.tools.settling import Settling
-from gateway.turn.answers import AnswerCache, AnswerStore
+from gateway.turn.answers import AnswerCache
 from gateway.turn.approving import Approving
 from gateway.turn.continuity import Continuity
 from gateway.turn.joining import Joining
@@ -195,7 +153,7 @@ async def open_gateway(
             _drafts(builder, alone=alone),
             builder.dismiss,
             own.config.revision,
-            _bundle_store(own.storage, clock),
+            shared.bundle_store(own.storage, clock),
             clock,
             alone=alone,
         )
@@ -253,6 +211,7 @@ async def open_gateway(
             lambda: versions.current.config.privacy.keep_days,
             clock,
         )
+        builder.recollection.open(vault)
         traces = TraceWriter(store, first.config.observe.traces, clock, redactor, vault=vault)
         stack.push_async_callback(traces.close)
         await traces.open()
@@ -301,16 +260,16 @@ async def open_gateway(
         undoing = Undoing(store.effects, store.compensations, store.runs, desk, clock)
         stack.push_async_callback(undoing.close)
         loop = TurnLoop(courier, joining, continuity, Approving(desk, clock), undoing, clock)
-        answers = _answer_store(own.storage, clock)
+        answers = shared.answer_store(own.storage, clock)
         stack.push_async_callback(answers.close)
-        kept = _kept_routes(own.storage, clock)
+        kept = shared.kept_routes(own.storage, clock)
         stack.push_async_callback(kept.close)
-        kept_offers = _kept_offers(own.storage, clock)
+        kept_offers = shared.kept_offers(own.storage, clock)
         stack.push_async_callback(kept_offers.close)
         usage = UsageWriter(store.usage)
         stack.push_async_callback(usage.close)
         usage.open()
-        permits = Permits(_counters(own.storage, clock), store.usage, usage, clock)
+        permits = Permits(shared.counters(own.storage, clock), store.usage, usage, clock)
         stack.push_async_callback(permits.close)
         permits.start()
         known = Conversations()
@@ -357,7 +316,7 @@ async def open_gateway(
             (metrics, traces),
             clock,
         )
-        engine = _engine(
+        engine = make_engine(
             store,
             turns,
             responding,
@@ -365,7 +324,7 @@ async def open_gateway(
             compensation,
             desk,
             versions,
-            own.storage,
+            shared.run_queue(own.storage, clock),
             metrics,
             holder,
             clock,
@@ -422,59 +381,6 @@ async def open_gateway(
         )
 
 
-class GatewayApp(FastAPI):
-    """FastAPI, with a short way for the endpoints that carry the load: past its middleware and its routing, which cost
-    more than everything the gateway itself does to a small request.
-    """
-
-    def __init__(self, hot: Mapping[str, ASGIApp]) -> None:
-        super().__init__(title="Hermes Gateway", openapi_url=None, docs_url=None, redoc_url=None)
-        for path, endpoint in hot.items():
-            self.router.routes.append(Route(path, endpoint, methods=["POST"]))
-        self._hot = {path: Edge(endpoint) for path, endpoint in hot.items()}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        await (hot or super().__call__)(scope, receive, send)
-
-
-def create_app(services: Services) -> FastAPI:
-    """The ASGI app over the given objects."""
-    chat = ChatCompletions(services.turns, services.versions, services.clock, services.runs, services.drain)
-    hot: dict[str, ASGIApp] = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat)
-    hot |= dict.fromkeys(("/v1/responses", "/responses"), Responses(services))
-    app = GatewayApp(hot)
-    for endpoints in (
-        models_endpoints,
-        route_endpoints,
-        tools_endpoints,
-        config_endpoints,
-        traces_endpoints,
-        effects_endpoints,
-        approvals_endpoints,
-        audit_endpoints,
-        keys_endpoints,
-        usage_endpoints,
-        placeholders_endpoints,
-        runs_endpoints,
-        tasks_endpoints,
-        responses_endpoints,
-        conversations_endpoints,
-        sessions_endpoints,
-        memories_endpoints,
-    ):
-        app.include_router(endpoints(services), prefix="/v1")
-    for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):
-        # OpenAI's own paths are there without `/v1` too.
-        app.include_router(endpoints(services))
-    app.include_router(health_endpoints(services))
-    for answer in (missing, answer_validation_error):
-        answer(app)
-    app.add_middleware(Edge)
-    return app
-
-
 def _drafts(
     builder: Builder, *, alone: bool
 ) -> Callable[[int, Snapshot | None, Files | None], Awaitable[Draft[Snapshot]]]:
@@ -492,122 +398,11 @@ def _drafts(
     return draft
 
 
-def _bundle_store(storage: StorageConfig, clock: Clock) -> BundleStore:
-    if storage.redis is None:
-        return MemoryBundles(clock)
-    # Its client takes a tenth of a second to import, which nobody pays who has no such server.
-    from gateway.store.valkey import ValkeyBundles
-
-    return ValkeyBundles(storage.redis, storage.redis_prefix)
-
-
-def _answer_store(storage: StorageConfig, clock: Clock) -> AnswerStore:
-    if storage.redis is None:
-        return MemoryAnswers(clock)
-    from gateway.store.valkey_answers import ValkeyAnswers
-
-    return ValkeyAnswers(storage.redis, storage.redis_prefix, clock)
-
-
-def _kept_routes(storage: StorageConfig, clock: Clock) -> KeptRoutes:
-    if storage.redis is None:
-        return MemoryKept(clock.monotonic)
-    from gateway.store.valkey_kept import ValkeyKept
-
-    return ValkeyKept(storage.redis, storage.redis_prefix, clock.monotonic)
-
-
-def _kept_offers(storage: StorageConfig, clock: Clock) -> KeptRoutes:
-    if storage.redis is None:
-        return MemoryKept(clock.monotonic)
-    from gateway.store.valkey_kept import ValkeyKept
-
-    prefix = f"{storage.redis_prefix}offers:"
-    return ValkeyKept(storage.redis, prefix, clock.monotonic, "tools are offered as to new conversations")
-
-
-def _counters(storage: StorageConfig, clock: Clock) -> Counters:
-    if storage.redis is None:
-        return MemoryCounters(clock)
-    from gateway.store.valkey_counters import ValkeyCounters
-
-    return ValkeyCounters(storage.redis, storage.redis_prefix)
-
-
-def _engine(
-    store: SqlStore,
-    turns: Turns,
-    responding: Responding,
-    approved: ApprovedHandler,
-    compensation: CompensationHandler,
-    desk: Desk,
-    versions: Versioned[Snapshot],
-    storage: StorageConfig,
-    metrics: Metrics,
-    holder: str,
-    clock: Clock,
-    *,
-    executes: bool,
-    pace: Pace,
-) -> Engine:
-    async def writes(turn_id: str, owner: str) -> bool:
-        effects = await store.effects.of_turn(turn_id, owner)
-        return any(effect.status == "started" and effect.holder == holder for effect in effects)
-
-    async def named(key: str) -> Principal | None:
-        keys = versions.current.keys
-        if key == LOCAL.key_id:
-            return LOCAL if await keys.is_open() else None
-        return keys.named(key)
-
-    own: Mapping[str, Handler] = {
-        CHAT: ChatHandler(turns),
-        RESPONSE: ResponseHandler(responding),
-        APPROVED: approved,
-        COMPENSATION: compensation,
-    }
-    tasks = TaskHandler(versions, store.runs, clock)
-    engine = Engine(
-        store.runs,
-        _run_queue(storage, clock),
-        lambda kind: own.get(kind) or (tasks if tasks.knows(kind) else None),
-        executes=executes,
-        holder=holder,
-        alive=may_live,
-        writes=writes,
-        describe=_recorded,
-        named=named,
-        config=lambda: versions.current.config.runs,
-        webhooks=lambda: versions.current.config.webhooks,
-        tally=RunsMetrics(metrics.registry, lambda: engine.counts),
-        clock=clock,
-        stages=Stages(store.journal, store.effects),
-        keys_s=lambda: versions.current.config.idempotency.ttl_s,
-        pace=pace,
-        laid_aside=desk.look_again,
-        undoes=lambda: versions.current.tools.compensated,
-    )
-    return engine
-
-
-def _run_queue(storage: StorageConfig, clock: Clock) -> Queue:
-    if storage.redis is None:
-        return MemoryQueue(clock)
-    from gateway.runs.valkey_queue import ValkeyQueue
-
-    return ValkeyQueue(storage.redis, storage.redis_prefix, clock)
-
-
 async def _drain_runs(drain: Drain, engine: Engine, grace_s: float) -> None:
     """Once this process is about to stop, no more runs are begun in it."""
     while not drain.begun:
         await asyncio.sleep(_LOOK_S)
     await asyncio.shield(engine.drain(max(1.0, grace_s - 1.0)))
-
-
-def _recorded(error: GatewayError) -> dict[str, object]:
-    answer = describe(error)
-    return {**answer.as_dict(), "status": answer.status}
 
 
 def _status_of(error: GatewayError) -> tuple[int, str | None]:

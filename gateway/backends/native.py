@@ -83,6 +83,9 @@ class _Reading:
 
     def note(self, chunks: Sequence[Chunk]) -> None:
         """Take in chunks: the answer is complete when each of its choices has ended."""
+        if len(chunks) == 1 and chunks[0].run is not None:
+            self.begun = True
+            return
         self.begun = self.begun or any(chunk.choices for chunk in chunks)
         if self.finished:
             return
@@ -472,10 +475,12 @@ def _exact(payloads: Sequence[bytes], runs: RunScanner) -> list[Chunk]:
         for chunk in read:
             if b"\n" in chunk.data or chunk.fields.error is not None or chunk.fields.choices is None:
                 return []
+            if any(choice.finish_reason == "error" for choice in chunk.fields.choices):
+                return []
         if not runs.settled:
             runs.learn(read[0])
         chunks += read
-    return [] if _end(chunks) == "error" else chunks
+    return chunks
 
 
 def _wanted(call: ModelCall) -> int:

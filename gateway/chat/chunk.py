@@ -91,10 +91,11 @@ class Form(msgspec.Struct, frozen=True, eq=False):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Chunks of one form that arrived together: their texts, each as JSON has it."""
+    """Chunks of one form that arrived together: their texts, each as JSON has it, and all of them read and joined."""
 
     form: Form
     spelled: list[bytes]
+    text: str
 
 
 class Chunk(msgspec.Struct):

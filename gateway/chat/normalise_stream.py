@@ -51,7 +51,7 @@ class StreamNormaliser:
         return Chunk(found[1], ChunkFields(known.id, known.model, said, created=known.created))
 
     def scan_run(self, payloads: Sequence[bytes], start: int) -> tuple[Chunk, int] | None:
-        """The run of such chunks that begins at `start`, and where it ends; None where none of at least two begins there."""
+        """The run of such chunks that begins at `start`, and where it ends; None where none begins there."""
         return self._runs.scan(payloads, start, blank=False)
 
     def feed(self, chunk: Chunk) -> Chunk:

@@ -94,7 +94,7 @@ class RunScanner:
         self._known = made.fields
 
     def scan(self, payloads: Sequence[bytes], start: int, *, blank: bool = True) -> tuple[Chunk, int] | None:
-        """The run that begins at `start`, and where it ends; None where none of at least two chunks begins there.
+        """The run that begins at `start`, of one chunk or more, and where it ends; None where none begins there.
 
         Without `blank` there is none where a text is empty.
         """
@@ -105,8 +105,6 @@ class RunScanner:
         while end > start + 1 and not _is_of(form, payloads[end - 1]):
             end -= 1
         some = payloads[start:end]
-        if len(some) < 2:
-            return None
         first, last = len(form.before), -len(form.after)
         spelled = [payload[first:last] for payload in some]
         joined = b"".join(some)
@@ -119,8 +117,11 @@ class RunScanner:
         if len(texts) != len(some) or not (blank or all(texts)):
             return None
         known = self._known
-        said = [ChunkChoice(0, Delta(content="".join(texts)))]
-        return Chunk(b"", ChunkFields(known.id, known.model, said, created=known.created), Run(made, spelled)), end
+        text = "".join(texts)
+        said = [ChunkChoice(0, Delta(content=text))]
+        return Chunk(
+            b"", ChunkFields(known.id, known.model, said, created=known.created), Run(made, spelled, text)
+        ), end
 
 
 def form_of(data: bytes) -> Form | None:

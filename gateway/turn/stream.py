@@ -159,6 +159,10 @@ class StreamedRound:
         visible: list[Chunk] = []
         state = self._state
         for chunk in chunks:
+            if chunk.run is not None and 0 in state.roles:
+                self._assemblies[0].text.append(chunk.run.text)
+                visible.append(chunk)
+                continue
             if (said := chunk.fields.usage) is not None and not said.blank:
                 self.usage = said.usage()
             choices = chunk.fields.choices

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gateway.api.application import create_app
 from gateway.api.services import Services
-from gateway.app import create_app
 from gateway.settings import Settings
 from tests.serving import Served, native_config, serving
 

@@ -72,7 +72,7 @@ def runs() -> RunScanner:
     return found
 
 
-@given(st.lists(st.text(), min_size=2, max_size=20))
+@given(st.lists(st.text(), min_size=1, max_size=20))
 def test_run_of_texts_is_read_as_one_and_keeps_every_byte(said: list[str]) -> None:
     payloads = [b"{}", *map(streamed, said), came("x")]
     found = runs().scan(payloads, 1)
@@ -86,9 +86,9 @@ def test_run_of_texts_is_read_as_one_and_keeps_every_byte(said: list[str]) -> No
 
 
 NO_RUNS = {
-    "one alone": [streamed("a")],
     "one of another form first": [streamed("a", role="assistant"), streamed("b")],
     "one of another form between": [streamed("a"), streamed("b", refusal="no"), streamed("c")],
+    "one alone with a line break": [streamed("b").replace(b'"b"', b'"b"\n')],
     "a line break in one": [streamed("a"), streamed("b").replace(b'"b"', b'"b"\n')],
     "no string in one": [streamed("a"), streamed("b").replace(b'"b"', b"null")],
     "two strings in one": [streamed("a"), streamed("b").replace(b'"b"', b'"b","c"')],
@@ -106,6 +106,7 @@ def test_empty_text_ends_a_run_where_it_has_to_be_left_out() -> None:
     payloads = [streamed("a"), streamed(""), streamed("b")]
     assert runs().scan(payloads, 0) is not None
     assert runs().scan(payloads, 0, blank=False) is None
+    assert runs().scan([streamed("")], 0, blank=False) is None
 
 
 @pytest.mark.parametrize("beside", [{"role": "assistant"}, {"tool_calls": []}, {"reasoning": "x"}])

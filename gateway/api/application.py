@@ -1,0 +1,89 @@
+"""Every endpoint in one ASGI app.
+
+Knows the paths and the short way of the hot ones. Does not know how what stands behind them is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import FastAPI
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.api.approvals import approvals_endpoints
+from gateway.api.audit import audit_endpoints
+from gateway.api.chat_completions import ChatCompletions
+from gateway.api.config import config_endpoints
+from gateway.api.conversations import conversations_endpoints
+from gateway.api.edge import Edge
+from gateway.api.effects import effects_endpoints
+from gateway.api.health import health_endpoints
+from gateway.api.keys import keys_endpoints
+from gateway.api.memories import memories_endpoints
+from gateway.api.missing import answer_validation_error, missing
+from gateway.api.models import models_endpoints
+from gateway.api.placeholders import placeholders_endpoints
+from gateway.api.responses import Responses
+from gateway.api.route import route_endpoints
+from gateway.api.runs import runs_endpoints
+from gateway.api.services import Services
+from gateway.api.sessions import sessions_endpoints
+from gateway.api.stored_responses import responses_endpoints
+from gateway.api.tasks import tasks_endpoints
+from gateway.api.tools import tools_endpoints
+from gateway.api.traces import traces_endpoints
+from gateway.api.usage import usage_endpoints
+
+
+class GatewayApp(FastAPI):
+    """FastAPI, with a short way for the endpoints that carry the load: past its middleware and its routing, which cost
+    more than everything the gateway itself does to a small request.
+    """
+
+    def __init__(self, hot: Mapping[str, ASGIApp]) -> None:
+        super().__init__(title="Hermes Gateway", openapi_url=None, docs_url=None, redoc_url=None)
+        for path, endpoint in hot.items():
+            self.router.routes.append(Route(path, endpoint, methods=["POST"]))
+        self._hot = {path: Edge(endpoint) for path, endpoint in hot.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        await (hot or super().__call__)(scope, receive, send)
+
+
+def create_app(services: Services) -> FastAPI:
+    """The ASGI app over the given objects."""
+    chat = ChatCompletions(services.turns, services.versions, services.clock, services.runs, services.drain)
+    hot: dict[str, ASGIApp] = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat)
+    hot |= dict.fromkeys(("/v1/responses", "/responses"), Responses(services))
+    app = GatewayApp(hot)
+    for endpoints in (
+        models_endpoints,
+        route_endpoints,
+        tools_endpoints,
+        config_endpoints,
+        traces_endpoints,
+        effects_endpoints,
+        approvals_endpoints,
+        audit_endpoints,
+        keys_endpoints,
+        usage_endpoints,
+        placeholders_endpoints,
+        runs_endpoints,
+        tasks_endpoints,
+        responses_endpoints,
+        conversations_endpoints,
+        sessions_endpoints,
+        memories_endpoints,
+    ):
+        app.include_router(endpoints(services), prefix="/v1")
+    for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):
+        # OpenAI's own paths are there without `/v1` too.
+        app.include_router(endpoints(services))
+    app.include_router(health_endpoints(services))
+    for answer in (missing, answer_validation_error):
+        answer(app)
+    app.add_middleware(Edge)
+    return app
