@@ -69,7 +69,8 @@ def postgres() -> Iterator[Postgres]:
     finally:
         # Nothing of it is kept: it need not write down what it has in memory, which may take a minute.
         postmaster = server.get_postmaster_info().process
-        postmaster.send_signal(signal.SIGQUIT)
-        postmaster.wait(20)
+        if postmaster is not None:
+            postmaster.send_signal(signal.SIGQUIT)
+            postmaster.wait(20)
         server.cleanup()
         shutil.rmtree(place, ignore_errors=True)

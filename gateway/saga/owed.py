@@ -68,6 +68,11 @@ def undo_run(
     )
 
 
+def expired_place(approval_id: str) -> str:
+    """The place of the run that follows where nobody has decided in time."""
+    return f"{approval_id} expired"
+
+
 def undo_key(effect_id: str) -> str:
     """What makes the undoing of an effect one effect, whoever begins it: hex SHA-256."""
     return hashlib.sha256(_encode(["undo", effect_id])).hexdigest()

@@ -202,11 +202,31 @@ async def test_rejection_undoes_what_was_done_before_it(tmp_path: Path) -> None:
         assert here.done() == DONE
         status, _ = await here.decide(headers["x-gateway-approval"], "reject", {"reason": "no"})
         assert status == 200
+        # At once: it may not have begun.
+        thread = [("user", "a trip"), ("assistant", text), ("user", "go on")]
+        said, _ = await here.ask([{"role": role, "content": each} for role, each in thread])
+        assert "Because `sign` was not approved, what had been done was undone: `reserve_hotel`, `reserve_car`" in said
+        assert "was undone" in told(here.upstream.requests[-1])[-1]["note"]
+        assert here.done() == [*DONE, *UNDONE]
 
-        async def undone() -> bool:
-            return here.done() == [*DONE, *UNDONE]
 
-        await until(undone)
+@pytest.mark.parametrize("mode", ["compensate", "ask"])
+async def test_turn_whose_call_is_rejected_while_it_waits_says_what_became_of_the_rest(
+    tmp_path: Path, mode: str
+) -> None:
+    signs = script(*STEPS, ("sign", {"text": "yes"}))
+    async with chain(tmp_path, signs, mode=mode, approvals={"wait_s": 60}) as here:
+        turn = asyncio.create_task(here.ask("a trip"))
+        approval = (await here.pending())["id"]
+        assert (await here.decide(approval, "reject", {"reason": "no"}))[0] == 200
+        text, _ = await turn
+        if mode == "compensate":
+            assert "what had been done was undone: `reserve_hotel`, `reserve_car`" in text
+            assert here.done() == [*DONE, *UNDONE]
+        else:
+            # Whoever waits and whoever decides have both seen to it.
+            assert (await here.pending())["id"] in text
+            assert here.done() == DONE
 
 
 async def test_ask_asks_a_human_whether_it_is_to_be_undone(tmp_path: Path) -> None:
