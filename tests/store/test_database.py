@@ -319,7 +319,7 @@ async def test_the_file_is_written_through_and_shrinks_when_traces_go(tmp_path: 
         for number in range(100)
     ]
     await store.traces.add(rows)
-    await store.traces.prune(before=100, max_bytes=10**9)
+    await store.traces.prune(before=100, max_bytes=2**31)
     await store.close()
     assert (tmp_path / "x.db").stat().st_size < 1_000_000
 
