@@ -50,8 +50,7 @@ def memories_endpoints(services: Services) -> Router:
             wanted = msgspec.json.decode(body, type=_Change)
         except msgspec.DecodeError as error:
             raise InvalidRequest(f'The body must be `{{"text": …}}`: {error}', param="text") from error
-        encoder = services.versions.serving.encoder
-        return _shown(await services.memories.change(memory_id, owner, wanted.text, encoder))
+        return _shown(await services.memories.change(memory_id, owner, wanted.text, services.versions.serving))
 
     @router.delete("/memories/{memory_id}")
     async def delete(request: Request, memory_id: str) -> dict[str, Any]:
