@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from sqlalchemy import and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.store.approval_records import (
     MOST_WRONG,
@@ -19,6 +18,7 @@ from gateway.store.approval_records import (
     Decision,
     values_of,
 )
+from gateway.store.asynchronous import AsyncConnection
 from gateway.store.audit import added
 from gateway.store.audit_records import AuditEntry
 from gateway.store.database import Database
