@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 
 from gateway.store.approval_records import (
     MOST_WRONG,
@@ -18,7 +19,6 @@ from gateway.store.approval_records import (
     Decision,
     values_of,
 )
-from gateway.store.asynchronous import AsyncConnection
 from gateway.store.audit import added
 from gateway.store.audit_records import AuditEntry
 from gateway.store.database import Database

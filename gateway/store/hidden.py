@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import BindParameter, bindparam, delete, select
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 
-from gateway.store.asynchronous import AsyncConnection
 from gateway.store.database import Database
 from gateway.store.inserting import insert
 from gateway.store.tables import hidden_calls, hidden_rounds

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import delete, insert, literal, select, update
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 
-from gateway.store.asynchronous import AsyncConnection
 from gateway.store.conversations import append_items
 from gateway.store.database import Database
 from gateway.store.response_records import ConversationItem, EventBatch, ResponseRow, ResponseStatus

@@ -8,8 +8,8 @@ from typing import Any, cast
 import msgspec
 from sqlalchemy import and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 
-from gateway.store.asynchronous import AsyncConnection
 from gateway.store.database import Database
 from gateway.store.reopening import reopen
 from gateway.store.run_records import ENDED, STEP, UNBOUNDED, Claimed, Priority, Queued, RunRow, Status
