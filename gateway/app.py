@@ -210,6 +210,7 @@ async def open_gateway(
             lambda: versions.current.config.privacy.keep_days,
             clock,
         )
+        builder.recollection.open(vault)
         traces = TraceWriter(store, first.config.observe.traces, clock, redactor, vault=vault)
         stack.push_async_callback(traces.close)
         await traces.open()

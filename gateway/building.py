@@ -42,6 +42,7 @@ from gateway.security.key_book import KeyBook
 from gateway.security.keys import KeyRing, Tokens
 from gateway.security.masking.masking import Detects
 from gateway.security.masking.privacy import Privacy
+from gateway.security.masking.recollection import Recollection
 from gateway.security.masking.secret import Secret, fresh_secret
 from gateway.security.outbound import OutboundGuard
 from gateway.security.outbound_gate import addresses_of
@@ -117,6 +118,7 @@ class Builder:
         self._book = book
         self._secret_of = secret
         self._secret: Secret | None = None
+        self.recollection = Recollection()
         self._tokens: tuple[OidcConfig, Tokens] | None = None
 
     async def read(self) -> Bundle:
@@ -363,7 +365,8 @@ class Builder:
         if not sensitive and not modes & {"mask", "block"}:
             return None
         secret = self.secret(config.storage.database)
-        return Privacy(config.privacy, routes, secret, _detector_of, registry.secrets_of if sensitive else None)
+        secrets_of = registry.secrets_of if sensitive else None
+        return Privacy(config.privacy, routes, secret, _detector_of, secrets_of, self.recollection)
 
     def _relevance(self, config: GatewayConfig, registry: Registry, privacy: Privacy | None) -> Relevance | None:
         if len(registry.specs) <= config.tools.max_offered:

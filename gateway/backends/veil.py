@@ -18,7 +18,7 @@ from gateway.chat.normalise import read_answer
 from gateway.errors import InvalidRequest
 from gateway.ids import new_call_id
 from gateway.security.masking.messages import Conversation
-from gateway.security.masking.placeholders import OPENING
+from gateway.security.masking.placeholders import COPIED_BYTES, OPENING
 from gateway.security.masking.unmasking import Unmasker, unmask
 
 _decode = msgspec.json.decode
@@ -97,7 +97,7 @@ class Veil:
 
     def answer(self, answer: Answer) -> Answer:
         """A whole answer."""
-        if OPENING.encode() not in answer.body and b"u005" not in answer.body:
+        if COPIED_BYTES.search(answer.body) is None and b"u005" not in answer.body:
             return answer
         top = _decode(answer.body)
         for choice in top.get("choices") or ():

@@ -49,4 +49,4 @@ async def _ask(settings: Settings, given: str | None, generation: int | None) ->
         ):
             return response.status, await response.json()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise Unreachable(f"the gateway at {url} cannot be reached: {type(error).__name__}") from error
+        raise Unreachable(f"the gateway at {url} cannot be reached: {str(error) or type(error).__name__}") from error

@@ -2,7 +2,8 @@
 
 Pure. A pin has a tag, a value and the message it was said in; a newer value of a tag takes the older one's place. Found by
 patterns (`context.pins`, and a few of the gateway's own), by tags written out (`#region: East China`), and where users say
-of something that it is to last. Only what users say is read: what a tool returned or a model wrote is nobody's wish.
+of something that it is to last. Only what users say is read, and what
+they say yes to: what a tool returned or a model wrote is nobody's wish.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import re2
 from gateway.config.context import PinConfig
 from gateway.scribe.marks import unmarked
 from gateway.scribe.pin_patterns import OWN
+from gateway.scribe.shortening import both_ends
 
-# Longest value, and most of a message that is read: facts stand in what people type, not in what they paste.
+# Longest value, and most of a message that is read: facts stand in what people type, before and behind what they paste.
 _VALUE_CHARS: Final = 120
 _READ_CHARS: Final = 4_000
 _MOST_VALUES: Final = 4
@@ -55,7 +57,16 @@ _VAGUE: Final = frozenset(
 )
 _LASTING_PRIORITY: Final = 3
 _SAID_PRIORITY: Final = 1
+# How tags of sentences begin that are said to last.
+LASTING: Final = "said: "
 _QUESTION: Final = ("?", "？")
+# A yes, and nothing else of weight.
+_YES_CHARS: Final = 60
+_YES: Final = re.compile(
+    r"(?i)^\W*(?:yes|yep|yeah|yup|correct|right|exactly|that'?s (?:it|right|correct|the one)|confirmed|i confirm|sure|ok(?:ay)?|"
+    r"对|是的?|没错|正确|确认|好的?|嗯)(?=\W|$|的|了|，|。)"
+)
+_NO: Final = re.compile(r"(?i)\b(?:no|not|but|wrong|instead)\b|不|但|错")
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -99,7 +110,7 @@ class PinPatterns:
     def found_in(self, text: str, at: int) -> list[Pin]:
         """The pins in what a user said; at most one of a tag, which may hold several values."""
         # Half a surrogate pair is nothing that engine reads.
-        text = text[:_READ_CHARS].encode("utf-8", "replace").decode()
+        text = both_ends(text, _READ_CHARS).encode("utf-8", "replace").decode()
         found: dict[str, Pin] = {}
         for number in sorted(self._any.Match(text) or ()) if self._rules else ():
             tag, pattern, priority = self._rules[number]
@@ -115,7 +126,7 @@ class PinPatterns:
         for match in _TAGGED.finditer(text):
             tag = match[1].strip()
             found[tag] = Pin(tag, _clean(match[2]), self._priorities.get(tag.casefold(), 9), at)
-        for pin in _said(text, at):
+        for pin in said_in(text, at):
             found.setdefault(pin.tag, pin)
         return list(found.values())
 
@@ -147,6 +158,16 @@ class Pins:
         while len(self._by_tag) > _MOST_TAGS:
             del self._by_tag[min(self._by_tag, key=lambda tag: (self._by_tag[tag].priority, self._by_tag[tag].at))]
 
+    def confirmed(self, text: str, asked: str, at: int) -> None:
+        """Read what was asked, where the user says yes to it in the message at this position."""
+        if (
+            len(text) <= _YES_CHARS
+            and asked.rstrip().endswith(_QUESTION)
+            and _YES.search(text)
+            and not _NO.search(text)
+        ):
+            self.read(asked, at)
+
     def kept(self, most: int, before: int) -> tuple[Pin, ...]:
         """The `most` that matter most, of those said before the message at this position, in the order they were said."""
         said = [pin for pin in self._by_tag.values() if pin.at < before]
@@ -154,7 +175,8 @@ class Pins:
         return tuple(sorted(said[:most], key=lambda pin: (pin.at, pin.tag)))
 
 
-def _said(text: str, at: int) -> Iterable[Pin]:
+def said_in(text: str, at: int) -> Iterable[Pin]:
+    """What is said of something by name, and what is said to last."""
     for match in _SENTENCE.finditer(text):
         sentence = match.group().strip()
         asks = text[match.end() : match.end() + 1] in _QUESTION
@@ -167,7 +189,7 @@ def _said(text: str, at: int) -> Iterable[Pin]:
         elif lasting and not asks:
             words = _WORD.findall(_LASTING.sub(" ", sentence).casefold())[:4]
             if words:
-                yield Pin(f"said: {' '.join(words)}"[:48], _clean(sentence), _LASTING_PRIORITY, at)
+                yield Pin(f"{LASTING}{' '.join(words)}"[:48], _clean(sentence), _LASTING_PRIORITY, at)
 
 
 def _tag(words: str) -> str | None:

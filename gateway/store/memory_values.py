@@ -21,6 +21,11 @@ class MemoryValues:
         """The owner's value, or None."""
         return self._rows.get((owner, placeholder))
 
+    async def newest(self, owner: str, beginnings: Sequence[str], limit: int) -> list[ValueRow]:
+        """An owner's values whose placeholders begin like one of these."""
+        rows = [row for row in self._rows.values() if row.owner == owner and row.placeholder.startswith((*beginnings,))]
+        return sorted(rows, key=lambda row: -row.expires_at)[:limit]
+
     async def prune(self, *, before: float) -> int:
         """Forget those whose time was over before then."""
         kept = {place: row for place, row in self._rows.items() if row.expires_at >= before}

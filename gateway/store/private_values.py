@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, or_, select
 
 from gateway.store.database import Database
 from gateway.store.inserting import insert
@@ -40,6 +40,18 @@ class SqlPrivateValues:
         async with self._database.reading() as connection:
             found = (await connection.execute(query)).mappings().first()
         return None if found is None else ValueRow(**found)
+
+    async def newest(self, owner: str, beginnings: Sequence[str], limit: int) -> list[ValueRow]:
+        """An owner's values whose placeholders begin like one of these."""
+        placeholder = private_values.c.placeholder
+        query = (
+            select(private_values)
+            .where(private_values.c.owner == owner, or_(*(placeholder.startswith(each) for each in beginnings)))
+            .order_by(private_values.c.expires_at.desc())
+            .limit(limit)
+        )
+        async with self._database.reading() as connection:
+            return [ValueRow(**found) for found in (await connection.execute(query)).mappings()]
 
     async def prune(self, *, before: float) -> int:
         """Forget those whose time was over before then."""

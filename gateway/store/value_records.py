@@ -31,6 +31,10 @@ class PrivateValues(Protocol):
         """The owner's value, or None."""
         ...
 
+    async def newest(self, owner: str, beginnings: Sequence[str], limit: int) -> list[ValueRow]:
+        """An owner's values whose placeholders begin like one of these; the newest, where there are more than `limit`."""
+        ...
+
     async def prune(self, *, before: float) -> int:
         """Forget those whose time was over before then; how many went."""
         ...

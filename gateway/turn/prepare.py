@@ -151,7 +151,7 @@ async def prepare(
     Raises:
         InvalidRequest: the request contradicts itself.
         NoSuchModel: the name is unknown to this caller.
-        StoreUnavailable: the thread's hidden rounds cannot be read.
+        StoreUnavailable: the thread's hidden rounds cannot be read, or what was said in confidence before.
     """
     if request.n > 1 and snapshot.hooks.on_answer:
         raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
@@ -180,6 +180,7 @@ async def prepare(
     if route is not None and route.max_rounds is not None:
         max_rounds = route.max_rounds
     messages = await _restored(request, principal, wishes, snapshot, record, continuity)
+    await _recalled(snapshot, principal, record.private, messages)
     offer = before.offer if before is not None else NOTHING
     if before is None and snapshot.tools.specs and max_rounds > 0:
         asked = Asked(request, principal, decision, meant.model, route, wishes.tools, wishes.session, messages)
@@ -281,6 +282,14 @@ def _private(snapshot: Snapshot, principal: Principal, route: RouteConfig | None
     if snapshot.privacy is None:
         return None
     return snapshot.privacy.begin(principal.owner, route.route if route is not None else None)
+
+
+async def _recalled(
+    snapshot: Snapshot, principal: Principal, private: Conversation | None, messages: Sequence[Message]
+) -> None:
+    """What tools told the caller in confidence before is private in this turn too."""
+    if private is not None and snapshot.privacy is not None:
+        await snapshot.privacy.recall(principal.owner, private, messages)
 
 
 def _results_in(messages: Sequence[Message]) -> Iterator[str]:

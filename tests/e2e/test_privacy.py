@@ -583,3 +583,112 @@ async def test_what_is_nested_too_deeply_is_refused_and_nothing_of_it_leaves(tmp
         )
         assert (status in {200, 400}, as_text) == (True, 200)
         assert all(PHONE not in request.raw.decode() for request in upstream.requests)
+
+
+# Places that look as if nothing could stand in them: parameters called as a schema's own words are, texts that begin as pictures
+# do, fields that are there twice.
+ODD_PLACES = (
+    (
+        '"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {'
+        '"name": {"type": "string", "description": "call @"}, "type": {"type": "string", "default": "@"}, '
+        '"signature": {"type": "string", "examples": [{"name": "@", "n": @}]}}}}}]'
+    ),
+    '"messages": [{"role": "user", "content": [{"type": "text", "text": "data: call @"}]}]',
+    '"messages": [{"role": "user", "content": "data:text/plain,@"}]',
+    '"messages": [{"role": "user", "content": "call @", "content": "hello"}]',
+    '"metadata": {"a": "@", "a": "b"}',
+    (
+        '"messages": [{"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function", "function": '
+        '{"name": "f", "arguments": "{\\"a\\": \\"@\\", \\"a\\": 1}"}}]}, '
+        '{"role": "tool", "tool_call_id": "c1", "content": "{\\"a\\": \\"@\\", \\"a\\": 1, \\"phone\\": @.0}"}]'
+    ),
+)
+
+
+async def test_nothing_private_leaves_from_odd_places(tmp_path: Path) -> None:
+    async with (
+        ScriptedUpstream(then=answer("ok")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **masking())) as served,
+    ):
+        for place in ODD_PLACES:
+            more = "" if place.startswith('"messages"') else ', "messages": [{"role": "user", "content": "x"}]'
+            text = f'{{"model": "m", {place.replace("@", PHONE)}{more}}}'
+            async with served.http.post(
+                f"{served.url}/v1/chat/completions", data=text, headers={"content-type": "application/json"}
+            ) as response:
+                assert response.status == 200, place
+                trace = await served.trace(response.headers["x-gateway-trace"])
+            assert PHONE not in upstream.requests[-1].raw.decode(), place
+            assert PHONE not in json.dumps(trace), place
+
+
+IN_TEXT = """
+import json
+from gateway.tools import tool
+
+OWNER = {"pin": "zebra-4-kilo", "owner": {"name": "Wang Fang", "age": 7}}
+
+
+@tool(sensitive=["pin", "owner.name"])
+async def read(how: str) -> str:
+    "Read a record."
+    if how == "long":
+        return json.dumps({**OWNER, "rest": "x" * 20_000})
+    return json.dumps({"record": json.dumps(OWNER)}) if how == "nested" else json.dumps(OWNER)
+
+
+def register(registry):
+    registry.add(read)
+"""
+
+
+async def test_sensitive_fields_are_private_in_json_that_stands_in_texts(tmp_path: Path) -> None:
+    def ask(request: UpstreamRequest) -> Any:
+        last = request.messages[-1]
+        if last["role"] == "user":
+            return answer(calls=[call("c1", "read", json.dumps({"how": last["content"]}))])
+        return answer("ok")
+
+    tools = {"default": ["read"], "offer": "always"}
+    async with (
+        ScriptedUpstream(then=ask) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, tools=tools), plugins={"texts": IN_TEXT}) as served,
+        served.sdk() as sdk,
+    ):
+        for how in ("whole", "nested", "long"):
+            done = await sdk.chat.completions.create(model="m", messages=user(how))
+            told = await trace_of(served, done)
+            for value in ("zebra-4-kilo", "Wang Fang"):
+                assert value not in wired(upstream.requests[-1]), how
+                assert value not in told, how
+            assert len(placeholders(upstream.requests[-1])) == 2, how
+
+
+async def test_what_a_tool_told_in_confidence_stays_private_where_its_result_is_gone(tmp_path: Path) -> None:
+    """The client sends a part of the conversation, or another beginning: the tool's result is in it no more."""
+
+    def script(request: UpstreamRequest) -> Any:
+        last = request.messages[-1]
+        if last["content"] == "Who?":
+            return answer(calls=[call("c1", "lookup", json.dumps({"phone": "1", "address": "9 Elm Street"}))])
+        return answer(f"{placeholders(request)[0]} is it" if last["role"] == "tool" else "ok")
+
+    async with ScriptedUpstream(then=script) as upstream:
+        config = native_config(upstream.base_url, tools={"default": ["lookup"], "offer": "always"})
+        conversation: list[dict[str, Any]] = [*user("hello"), {"role": "assistant", "content": "ok"}, *user("Who?")]
+
+        async def ask(served: Served, messages: list[dict[str, Any]]) -> str:
+            done = (await served.post("/v1/chat/completions", {"model": "m", "messages": messages}))[2]
+            return str(done["choices"][0]["message"]["content"])
+
+        async with serving(tmp_path, config, plugins={"people": PLUGIN}) as served:
+            said = await ask(served, conversation)
+            assert said == "9 Elm Street is it"
+            conversation += [{"role": "assistant", "content": said}, *user("Thanks")]
+            await ask(served, conversation[2:])
+            assert len(placeholders(upstream.requests[-1])) == 1
+        # Another process knows of it too.
+        async with serving(tmp_path, config, plugins={"people": PLUGIN}) as served:
+            await ask(served, [{"role": "system", "content": "Be brief."}, *conversation])
+            await ask(served, conversation[-2:])
+        assert all("9 Elm Street" not in wired(request) for request in upstream.requests)

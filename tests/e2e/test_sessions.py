@@ -100,6 +100,17 @@ async def test_a_session_goes_on_from_what_was_said(on: tuple[Served, ScriptedUp
     assert up.requests[-1].messages == [user("five")]
 
 
+async def test_a_session_is_found_by_the_name_it_was_given_and_one_without_end_is_refused(
+    on: tuple[Served, ScriptedUpstream],
+) -> None:
+    served, _ = on
+    assert (await served.post(PATH, asking(user("one")), x_gateway_session="工单 7"))[0] == 200
+    status, _, shown = await served.get("/v1/sessions/%E5%B7%A5%E5%8D%95%207")
+    assert (status, shown["id"]) == (200, "工单 7")
+    status, _, got = await served.post(PATH, asking(user("one")), x_gateway_session="x" * 513)
+    assert (status, got["error"]["param"]) == (400, "x-gateway-session")
+
+
 async def test_nobody_reads_or_continues_anothers_session(tmp_path: Path) -> None:
     keys = {"a": {"key": "sk-a"}, "b": {"key": "sk-b"}}
     config: dict[str, Any] = {"keys": {"auth": "required", "static": keys}}

@@ -46,6 +46,22 @@ async def test_a_value_is_its_owners_and_has_its_time(values: PrivateValues) -> 
     assert await values.get("[[phone:bcdfghjklmn]]", "a") is not None
 
 
+async def test_the_newest_of_some_kinds(values: PrivateValues) -> None:
+    rows = [
+        ValueRow(owner=owner, placeholder=f"[[{name}:bcdfghjklm{letter}]]", sealed=b"x", expires_at=at)
+        for owner, name, letter, at in (
+            ("a", "phone", "b", 9.0),
+            ("a", "private", "b", 1.0),
+            ("a", "private", "c", 3.0),
+            ("a", "address", "b", 2.0),
+            ("b", "private", "d", 4.0),
+        )
+    ]
+    await values.keep(rows)
+    found = await values.newest("a", ["[[private:", "[[address:"], 2)
+    assert [row.expires_at for row in found] == [3.0, 2.0]
+
+
 def vault(store: PrivateValues, secret: Secret) -> Vault:
     return Vault(store, lambda: secret, lambda: 1, HandClock())
 

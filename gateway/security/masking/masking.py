@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 from ahocorasick_rs import AhoCorasick, MatchKind
 
 from gateway.security.masking.found import Found, apart, blanked
-from gateway.security.masking.placeholders import LOOKALIKE, OPENING, PLACEHOLDER, Mint
+from gateway.security.masking.placeholders import LOOKALIKE, OPENING, PLACEHOLDER, Mint, name_of
 from gateway.security.masking.plain import encodable
 
 Mode = Literal["none", "mask", "block"]
@@ -51,10 +51,12 @@ class Masking:
         exempt: backends that are asked with the values themselves.
         fields: kinds by names of fields, in lower case, whose whole values are private.
         secrets_of: paths of a tool's parameters and result fields whose values are private, by the tool's name.
+        confide: told each value that is private because of the field it stands in, and its kind.
 
     Attributes:
         values: what each placeholder stands for.
         kinds: how many values of each kind were found.
+        declared: the kinds that fields make private, by their names in placeholders.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Masking:
         exempt: Collection[str] = (),
         fields: Mapping[str, str] | None = None,
         secrets_of: Callable[[str], Collection[str]] | None = None,
+        confide: Callable[[str, str], None] | None = None,
     ) -> None:
         self.detector = detector
         self.mode = mode
@@ -73,6 +76,9 @@ class Masking:
         self.secrets_of = secrets_of
         self.values: dict[str, str] = {}
         self.kinds: Counter[str] = Counter()
+        kinds = {*self.fields.values(), *(("private",) if secrets_of is not None else ())}
+        self.declared = {name_of(kind): kind for kind in kinds}
+        self._confide = confide
         self._exempt = frozenset(exempt)
         self._mint = mint
         self._minted: dict[str, str] = {}
@@ -112,6 +118,13 @@ class Masking:
             self._known[value] = kind
             self._finder = None
             self.kinds[kind] += 1
+
+    def know_field(self, value: str, kind: str) -> None:
+        """A value is private because of the field it stands in: no detector would know it again."""
+        if value not in self._known:
+            self.know(value, kind)
+            if self._confide is not None and _is_word(value):
+                self._confide(value, kind)
 
     def masked(self, text: str, label: str = "", *, escape: bool = True) -> str:
         """The text with placeholders for what is private. With `escape`, what looks like one gets one of its own, so that

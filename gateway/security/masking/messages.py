@@ -125,7 +125,10 @@ class Conversation:
     def _masked(self, message: Message, tools: Mapping[str, str]) -> Message:
         wire = _decode(encode_message(message))
         made = masked_wire(wire, Values(self.masking, escape=True), self.masking, tools)
-        return message if made == wire else decode_message(_encode(made))
+        if made == wire and id(message) not in self._suspect:
+            return message
+        # What looked suspicious is written anew all the same: fields that are there twice are so no more.
+        return decode_message(_encode(made))
 
     def _field(self, name: str, encoded: bytes, values: Values) -> bytes:
         read = _decode(encoded)
@@ -135,7 +138,7 @@ class Conversation:
             made = values.value(read, label=name)
         else:
             return encoded
-        return encoded if made == read else _encode(made)
+        return encoded if made == read and not self._fields.get(encoded) else _encode(made)
 
 
 def masked_wire(wire: dict[str, Any], values: Values, masking: Masking, tools: Mapping[str, str]) -> dict[str, Any]:

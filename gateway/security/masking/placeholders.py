@@ -18,6 +18,10 @@ _LETTERS: Final = "bcdfghjklmnpqrstvwxz"
 _COUNT: Final = 11
 _NAME_LENGTH: Final = 12
 PLACEHOLDER: Final = re.compile(rf"\[\[[a-z0-9]{{1,{_NAME_LENGTH}}}:[{_LETTERS}]{{{_COUNT}}}\]\]")
+# The same as some models copy it: in capitals, or with half of its brackets.
+_COPY: Final = rf"[a-z0-9]{{1,{_NAME_LENGTH}}}:[{_LETTERS}]{{{_COUNT}}}"
+COPIED: Final = re.compile(rf"\[\[({_COPY})\]\]|(?<!\[)\[({_COPY})\]", re.IGNORECASE)
+COPIED_BYTES: Final = re.compile(rf"\[{_COPY}\]".encode(), re.IGNORECASE)
 # What the kinds are called in placeholders: without signs that markdown escapes.
 _NAMES: Final = {"id_number": "id", "bank_card": "card"}
 # Of what a text holds that looks like a placeholder and is none.
@@ -27,6 +31,11 @@ LOOKALIKE: Final = "text"
 def name_of(kind: str) -> str:
     """What a kind is called in a placeholder."""
     return _NAMES.get(kind) or re.sub("[^a-z0-9]", "", kind.lower())[:_NAME_LENGTH] or "private"
+
+
+def said_name(placeholder: str) -> str:
+    """The name that a placeholder begins with."""
+    return placeholder.removeprefix(OPENING).partition(":")[0]
 
 
 class Mint:

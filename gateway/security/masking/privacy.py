@@ -5,13 +5,16 @@ Knows the configuration. Detectors are made by whoever builds the version: they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
+from gateway.chat.blocks import Message
 from gateway.config.privacy import PrivacyConfig, RoutePrivacy
 from gateway.security.masking.masking import Detects, Masking
 from gateway.security.masking.messages import Conversation
 from gateway.security.masking.placeholders import Mint
+from gateway.security.masking.recollection import Recollection
 from gateway.security.masking.scrubbing import Scrub, scrubber
 from gateway.security.masking.secret import Secret
 
@@ -42,6 +45,7 @@ class Privacy:
         secret: what placeholders are made with.
         detector_of: makes the detectors of a section.
         secrets_of: the sensitive parameters and result fields of a tool, by the name a model knows it by; None where no tool has any.
+        recollection: remembers what was said in confidence.
     """
 
     def __init__(
@@ -51,7 +55,9 @@ class Privacy:
         secret: Secret,
         detector_of: Callable[[PrivacyConfig], Detects],
         secrets_of: SecretsOf | None = None,
+        recollection: Recollection | None = None,
     ) -> None:
+        self._recollection = recollection
         self._secret = secret
         self._secrets_of = secrets_of
         self._config = config
@@ -85,8 +91,18 @@ class Privacy:
                 exempt=config.exempt_backends,
                 fields=fields if config.mode != "none" else {},
                 secrets_of=self._secrets_of,
+                confide=partial(self._recollection.note, owner) if self._recollection is not None else None,
             )
         )
+
+    async def recall(self, owner: str, private: Conversation, messages: Sequence[Message]) -> None:
+        """Let a turn know what tools told its owner in confidence before, where it stands in these messages.
+
+        Raises:
+            StoreUnavailable: nobody can say.
+        """
+        if self._recollection is not None:
+            await self._recollection.recall(owner, private, messages)
 
     def _detector(self, config: PrivacyConfig) -> Detects | None:
         return next((detector for of, detector in self._detectors if of == config), None)

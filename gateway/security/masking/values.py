@@ -5,6 +5,7 @@ Knows that a field's name says something of its value, which strings are texts a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
@@ -17,7 +18,12 @@ _encode = msgspec.json.encode
 
 # What is no text: pictures, sound, and what providers have sealed.
 _SEALED: Final = frozenset({"signature", "thought_signature", "encrypted_content", "redacted_content", "b64_json"})
+_PICTURE: Final = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+=-]+)*;base64,[A-Za-z0-9+/=_-]*")
 _SHORTEST_NUMBER: Final = 1_000_000
+# Larger ones are not exact as floating-point numbers.
+_LONGEST_NUMBER: Final = 1e19
+# What a schema shows of values, whatever the fields in it are called.
+_SAMPLES: Final = frozenset({"default", "const", "enum", "example", "examples"})
 
 
 class Values:
@@ -55,7 +61,7 @@ class Values:
             return value
         text = value if isinstance(value, str) else str(value)
         if self._learns:
-            self._masking.know(text, kind)
+            self._masking.know_field(text, kind)
             return value
         return self._masking.placeholder(text, kind)
 
@@ -69,37 +75,54 @@ class Values:
         if isinstance(value, (list, tuple)):
             return [self.value(item, secrets, path, label) for item in value]
         if isinstance(value, str):
-            return self.json_text(value, label=label)
+            return self.json_text(value, secrets, label, path)
+        if isinstance(value, float) and abs(value) < _LONGEST_NUMBER and value.is_integer():
+            # Tables turn columns of numbers into such.
+            whole = self.value(int(value), secrets, path, label)
+            return value if whole == value else whole
         if isinstance(value, int) and abs(value) >= _SHORTEST_NUMBER and not isinstance(value, bool):
             said = str(value)
             made = self.text(said, label)
             return value if made == said else made
         return value
 
-    def json_text(self, text: str, secrets: Collection[str] = (), label: str = "") -> str:
-        """A text that may be JSON: then what is in it, as that stands there."""
+    def json_text(self, text: str, secrets: Collection[str] = (), label: str = "", path: str = "") -> str:
+        """A text that may be JSON: then what is in it, as that stands there; `path` is where the text itself stands."""
         if text[:1] in _BEGINS or text.lstrip()[:1] in _BEGINS:
             try:
                 read = _decode(text)
-                made = self.value(read, secrets)
+                made = self.value(read, secrets, path)
             except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+                self._learn_fields(text, secrets)
                 return self.text(text, label)
-            if self._learns or made == read:
+            if self._learns or (made == read and self.text(text) == text):
                 return text
+            # Also where only the text had something: in a field that is there twice, say.
             return _encode(made).decode()
         return self.text(text, label)
+
+    def _learn_fields(self, text: str, secrets: Collection[str]) -> None:
+        """What private fields hold in a text that was JSON once: one that was cut, or several in one."""
+        names = {secret.rpartition(".")[2]: "private" for secret in secrets}
+        for name, value in _FIELD.findall(text) if names or self._masking.fields else ():
+            if (kind := self._masking.fields.get(name.lower()) or names.get(name)) is not None:
+                self._masking.know_field(value, kind)
 
     def strings(self, value: Any, skip: Callable[[str], bool] = lambda _: False) -> Any:
         """A JSON value in which only strings are texts: a schema, say."""
         if isinstance(value, dict):
-            return {
-                key: item if key in _SEALED or skip(key) else self.strings(item, skip) for key, item in value.items()
-            }
+            return {key: self._string_item(key, item, skip) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.strings(item, skip) for item in value]
-        if isinstance(value, str) and not value.startswith("data:"):
+        if isinstance(value, str) and not (value.startswith("data:") and _PICTURE.fullmatch(value)):
             return self.text(value)
         return value
+
+    def _string_item(self, key: str, item: Any, skip: Callable[[str], bool]) -> Any:
+        # A parameter may be called as the schema's own words are: then it is described here.
+        if not isinstance(item, dict) and (key in _SEALED or skip(key)):
+            return item
+        return self.value(item) if key in _SAMPLES and not isinstance(item, str) else self.strings(item, skip)
 
     def _key(self, key: Any) -> Any:
         return self.text(key) if isinstance(key, str) else key
@@ -113,6 +136,8 @@ class Values:
 
 
 _BEGINS: Final = frozenset("{[")
+# A field of JSON with its text, however deep the JSON was in others and wherever it was cut.
+_FIELD: Final = re.compile(r'\\*"([^"\\]+)\\*"\s*:\s*\\*"([^"\\]+)')
 
 
 def _names(secrets: Iterable[str], path: str) -> bool:

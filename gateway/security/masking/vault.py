@@ -6,7 +6,7 @@ Knows AES-GCM: a value that was moved to another owner or another placeholder do
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from gateway.clock import Clock
@@ -68,14 +68,20 @@ class Vault:
         row = await self._store.get(placeholder, owner)
         if row is None or row.expires_at < self._clock.now():
             return None
-        return self._opened(row)
+        return self.opened(row)
 
-    def _sealed(self, owner: str, placeholder: str, value: str) -> bytes:
-        nonce = secrets.token_bytes(_NONCE)
-        plain = value.encode("utf-8", "surrogatepass")
-        return nonce + _cipher(self._secret().sealing(owner)).encrypt(nonce, plain, _bound(owner, placeholder))
+    async def newest(self, owner: str, names: Collection[str], limit: int) -> list[ValueRow]:
+        """An owner's values whose placeholders have these names, sealed; the newest, where there are more than `limit`.
 
-    def _opened(self, row: ValueRow) -> str | None:
+        Raises:
+            StoreUnavailable: nobody can say.
+        """
+        beginnings = [f"{OPENING}{name}:" for name in names]
+        now = self._clock.now()
+        return [row for row in await self._store.newest(owner, beginnings, limit) if row.expires_at >= now]
+
+    def opened(self, row: ValueRow) -> str | None:
+        """The value in it, or None: it was sealed with another secret."""
         # Cryptography that nobody loads who masks nothing.
         from cryptography.exceptions import InvalidTag
 
@@ -87,6 +93,11 @@ class Vault:
         except InvalidTag:  # sealed with another secret
             return None
         return plain.decode("utf-8", "surrogatepass")
+
+    def _sealed(self, owner: str, placeholder: str, value: str) -> bytes:
+        nonce = secrets.token_bytes(_NONCE)
+        plain = value.encode("utf-8", "surrogatepass")
+        return nonce + _cipher(self._secret().sealing(owner)).encrypt(nonce, plain, _bound(owner, placeholder))
 
 
 def _bound(owner: str, placeholder: str) -> bytes:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -169,3 +170,42 @@ def test_short_values_of_declared_fields_are_not_looked_for_within_words() -> No
     private.know("Ann", "name")
     assert private.unmasked(private.masked("Ann saw Anna")) == "Ann saw Anna"
     assert "Anna" in private.masked("Ann saw Anna")
+
+
+def test_a_placeholder_is_recognised_however_a_model_copies_it() -> None:
+    private = masking()
+    hidden = masked(private, "13812345678")
+    inner = hidden.strip("[]")
+    for said, meant in (
+        (hidden.upper(), "13812345678"),
+        (hidden.title(), "13812345678"),
+        (f"[{inner}](tel)", "13812345678(tel)"),
+        (f"[{hidden}]", "[13812345678]"),
+        (f"[{inner}", f"[{inner}"),
+        (FORGED.upper(), FORGED.upper()),
+    ):
+        assert unmask(said, private.values) == meant
+        reader = Unmasker(private.values)
+        assert "".join([*map(reader.feed, said), reader.end()]) == meant
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_values_are_written_as_they_stand_in_json_within_json(size: int) -> None:
+    hidden = "[[badge:bcdfghjklmn]]"
+    value = 'B"7\n\\7'
+    said = {
+        "once": hidden,
+        "quoted": f'he said "hi" [to] {hidden}',
+        "in": json.dumps({"a": hidden, "b": json.dumps([{"c": f"x {hidden}"}])}),
+        "again": hidden,
+    }
+    arguments = json.dumps(said)
+    reader = Unmasker({hidden: value}, in_json=True)
+    pieces = [arguments[at : at + size] for at in range(0, len(arguments), size)]
+    out = "".join([*map(reader.feed, pieces), reader.end()])
+    assert out == unmask(arguments, {hidden: value}, in_json=True)
+    made = json.loads(out)
+    assert made["once"] == made["again"] == value
+    assert made["quoted"] == f'he said "hi" [to] {value}'
+    assert json.loads(made["in"])["a"] == value
+    assert json.loads(json.loads(made["in"])["b"]) == [{"c": f"x {value}"}]
