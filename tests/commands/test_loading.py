@@ -35,6 +35,7 @@ NOT_AT_START = {
     "prometheus_client.exposition",
     "redis",
     "rich",
+    "sqlalchemy.dialects.postgresql.base",
     "sqlalchemy.orm",
     "stdnum",
     "uvicorn.main",
@@ -56,7 +57,9 @@ serve = loaded("gateway.commands.serve")
 import rich, uvicorn
 from prometheus_client import start_http_server
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.dialects import postgresql
 from gateway.store.database import create_async_engine as ours
+assert postgresql.JSONB and postgresql.asyncpg.dialect
 assert rich and AsyncSession and callable(start_http_server) and create_async_engine is ours
 assert uvicorn.Server in serve.Server.__mro__ and uvicorn.__version__
 try:
