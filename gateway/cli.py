@@ -49,6 +49,13 @@ def _turns(text: str) -> int:
     return int(text)
 
 
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, parent: argparse.ArgumentParser, does: str
+) -> argparse.ArgumentParser:
+    """A command whose own `--help` says what it does, as the list of all does."""
+    return commands.add_parser(name, parents=[parent], help=does, description=f"{does[0].upper()}{does[1:]}.")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hermes-gateway",
@@ -63,61 +70,61 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    serve = commands.add_parser("serve", parents=[files], help="serve")
+    serve = _command(commands, "serve", files, "serve until told to stop")
     serve.add_argument("--host", help="address to listen on (default: server.host)")
     serve.add_argument("--port", type=_port, help="port to listen on (default: PORT or server.port)")
     serve.add_argument("--workers", type=_workers, default=1, help="processes that share the port (default: 1)")
 
-    check = commands.add_parser("check", parents=[files], help="validate config, routes and tools")
+    check = _command(commands, "check", files, "validate config, routes and tools")
     check.add_argument("--offline", action="store_true", help="ask nothing over a network; unset variables only warn")
     check.add_argument("--format", choices=("text", "github", "json"), default="text", help="how problems are printed")
     check.add_argument("--strict", action="store_true", help="warnings count as problems")
 
-    explain = commands.add_parser("explain", parents=[files], help="show where a text is routed, and why")
+    explain = _command(commands, "explain", files, "show where a text is routed, and why")
     explain.add_argument("text", metavar="TEXT", help="what a user would say")
     explain.add_argument("--json", action="store_true", help="machine-readable")
     explain.add_argument("--tag", action="append", default=[], metavar="TAG", help="a routing tag; may be repeated")
     explain.add_argument("--key", help="name of a key under keys.static whose tags and routes count")
 
-    evaluate = commands.add_parser("eval", parents=[files], help="measure the router on labelled lines")
+    evaluate = _command(commands, "eval", files, "measure the router on labelled lines")
     evaluate.add_argument("file", type=Path, metavar="FILE.jsonl", help="lines of text or messages, and their route")
     evaluate.add_argument("--json", action="store_true", help="machine-readable")
     evaluate.add_argument("--report", type=Path, metavar="FILE.md", help="write a Markdown report there")
     evaluate.add_argument("--min-accuracy", type=float, metavar="X", help="exit 1 when `all` is below X (0 to 1)")
 
-    calibrate = commands.add_parser("calibrate", parents=[files], help="fit semantic thresholds and write them down")
+    calibrate = _command(commands, "calibrate", files, "fit semantic thresholds and write them down")
     calibrate.add_argument("--file", type=Path, metavar="FILE.jsonl", help="labelled lines to fit on beside utterances")
     calibrate.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 when the file is stale or missing"
     )
 
-    suggest = commands.add_parser("suggest", parents=[files], help="list what people asked that no route was sure of")
+    suggest = _command(commands, "suggest", files, "list what people asked that no route was sure of")
     suggest.add_argument("--format", choices=("text", "json"), default="text", help="YAML to paste, or JSON")
     suggest.add_argument(
         "--limit", type=_turns, default=1000, help="newest turns to look at (default: 1000, at most 10000)"
     )
 
-    tools = commands.add_parser("tools", parents=[files], help="list the registry of tools")
+    tools = _command(commands, "tools", files, "list the registry of tools")
     tools.add_argument("--check", action="store_true", help="run the tools' self-checks and lint them")
     tools.add_argument("--strict", action="store_true", help="warnings count as problems")
     tools.add_argument("--lock", action="store_true", help="write tools.lock.json: the MCP servers' tools as they are")
     tools.add_argument("--json", action="store_true", help="machine-readable")
 
-    trace = commands.add_parser("trace", parents=[files], help="replay a turn")
+    trace = _command(commands, "trace", files, "replay a turn")
     trace.add_argument("id", metavar="ID", help="a trace, request, response or approval id")
     trace.add_argument("--json", action="store_true", help="machine-readable")
 
-    chat = commands.add_parser("chat", parents=[files], help="talk to a running gateway, showing each step")
+    chat = _command(commands, "chat", files, "talk to a running gateway, showing each step")
     chat.add_argument("--url", help="the gateway's address (default: GATEWAY_URL or http://127.0.0.1:8080)")
     chat.add_argument("--model", default="auto", help="model to ask for (default: auto)")
 
-    rollback = commands.add_parser("rollback", parents=[files], help="go back to an earlier version on every replica")
+    rollback = _command(commands, "rollback", files, "go back to an earlier version on every replica")
     rollback.add_argument(
         "generation", metavar="GENERATION", type=int, nargs="?", help="which one (default: the one before the active)"
     )
     rollback.add_argument("--url", help="the gateway's address (default: GATEWAY_URL or http://127.0.0.1:8080)")
 
-    effects = commands.add_parser("effects", parents=[files], help="what writing tools did, and what became of it")
+    effects = _command(commands, "effects", files, "what writing tools did, and what became of it")
     effects.add_argument("action", choices=("list", "settle", "retry"), nargs="?", default="list", help="default: list")
     effects.add_argument("id", metavar="ID", nargs="?", help="settle, retry: the effect")
     effects.add_argument("--status", choices=("started", "done", "failed", "unknown"), help="list: only these")
@@ -130,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     effects.add_argument("--content", metavar="JSON", help="settle: what the tool would have answered")
     effects.add_argument("--json", action="store_true", help="machine-readable")
 
-    approvals = commands.add_parser("approvals", parents=[files], help="what waits for a human; approve or reject it")
+    approvals = _command(commands, "approvals", files, "what waits for a human; approve or reject it")
     approvals.add_argument(
         "action", choices=("list", "show", "approve", "reject"), nargs="?", default="list", help="default: list"
     )
@@ -148,13 +155,13 @@ def _parser() -> argparse.ArgumentParser:
     approvals.add_argument("--reason", metavar="TEXT", help="approve, reject: why")
     approvals.add_argument("--json", action="store_true", help="machine-readable")
 
-    audit = commands.add_parser("audit", parents=[files], help="who has done what; whether that was changed")
+    audit = _command(commands, "audit", files, "who has done what; whether that was changed")
     audit.add_argument("action", choices=("list", "verify"), nargs="?", default="list", help="default: list")
     audit.add_argument("--limit", type=int, default=20, metavar="N", help="list: how many, at most 100 (default: 20)")
     audit.add_argument("--after", type=int, metavar="ID", help="list: older than this one")
     audit.add_argument("--json", action="store_true", help="machine-readable")
 
-    keys = commands.add_parser("keys", parents=[config], help="make, change, exchange and end keys")
+    keys = _command(commands, "keys", config, "make, change, exchange and end keys")
     keys.add_argument(
         "action",
         choices=("list", "create", "change", "rotate", "revoke", "import"),
@@ -189,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     keys.add_argument("--json", action="store_true", help="machine-readable")
 
-    usage = commands.add_parser("usage", parents=[files], help="what was used, by whom and for how much")
+    usage = _command(commands, "usage", files, "what was used, by whom and for how much")
     usage.add_argument(
         "--by", default="day", metavar="A,B", help="day, key, user, team, route, model, backend (default: day)"
     )
@@ -197,9 +204,9 @@ def _parser() -> argparse.ArgumentParser:
     usage.add_argument("--to", dest="until", metavar="DAY", help="the last day")
     usage.add_argument("--csv", action="store_true", help="comma-separated, with a head")
     usage.add_argument("--json", action="store_true", help="machine-readable")
-    commands.add_parser("worker", parents=[files], help="execute background runs; needs REDIS_URL")
+    _command(commands, "worker", files, "execute background runs; needs REDIS_URL")
 
-    runs = commands.add_parser("runs", parents=[files], help="background runs, and what became of them")
+    runs = _command(commands, "runs", files, "background runs, and what became of them")
     runs.add_argument(
         "action", choices=("list", "show", "cancel", "retry", "submit"), nargs="?", default="list", help="default: list"
     )
@@ -225,6 +232,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     runs.add_argument("--json", action="store_true", help="machine-readable")
 
-    database = commands.add_parser("db", parents=[files], help="look after the database")
+    database = _command(commands, "db", files, "look after the database")
     database.add_argument("action", choices=("upgrade",), help="bring its tables up to date")
     return parser

@@ -6,6 +6,7 @@ Knows Markdown as this project writes it. Does not know what a page has to say.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,15 @@ def rows(text: str, *heads: str) -> list[dict[str, str]]:
         if names == list(heads):
             found += [dict(zip(names, _cells(row.strip()[1:-1]), strict=True)) for row in body.splitlines()]
     return found
+
+
+def said_twice(text: str) -> list[str]:
+    """Names that begin two rows of one table, alone in their cell: the second row is what a merge has left."""
+    twice: list[str] = []
+    for _, body in _TABLE.findall(text):
+        named = [cell for row in body.splitlines() if _CODE.fullmatch(cell := _cells(row.strip()[1:-1])[0])]
+        twice += [each for each, times in Counter(named).items() if times > 1]
+    return twice
 
 
 def section(text: str, title: str) -> str:

@@ -21,6 +21,13 @@ def test_a_port_that_no_socket_has_is_wrong_usage(port: str, capsys: pytest.Capt
     assert f"expected a whole number from 0 to 65535, not '{port}'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("command", "does"), [("audit", "Who has done what"), ("runs", "Background runs, and")])
+def test_a_commands_own_help_says_what_it_does(command: str, does: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert does in capsys.readouterr().out
+
+
 def test_line_to_try_can_be_tried_on_this_machine() -> None:
     text = how_to_try("0.0.0.0", 8080, needs_key=False)
     assert text.splitlines()[0] == "Hermes Gateway serves on http://0.0.0.0:8080"

@@ -46,7 +46,7 @@ from gateway.store.store import TraceRow
 from gateway.tools.provider import HOOK_NAMES
 from gateway.tools.providers.python import PythonProvider
 from gateway.turn.state import State
-from tests.documents import ROOT, Example, code, examples, pages, rows, section, text_of
+from tests.documents import ROOT, Example, code, examples, pages, rows, said_twice, section, text_of
 
 
 def first_code(found: Iterable[Mapping[str, str]], head: str) -> list[str]:
@@ -355,6 +355,11 @@ def test_every_hook_is_documented_with_an_example() -> None:
     } == {*HOOK_NAMES}
     for name in HOOK_NAMES:
         assert f"async def {name}(" in section(text, name)
+
+
+@pytest.mark.parametrize("page", [page.name for page in pages()])
+def test_no_table_says_the_same_name_twice(page: str) -> None:
+    assert said_twice(next(each for each in pages() if each.name == page).read_text(encoding="utf-8")) == []
 
 
 def test_links_lead_somewhere() -> None:

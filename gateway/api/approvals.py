@@ -11,7 +11,7 @@ from fastapi import Request
 
 from gateway.api.auth import caller
 from gateway.api.http import read_body
-from gateway.api.lists import limit_of, listed
+from gateway.api.lists import limit_of, listed, only
 from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.approvals.rules import refuse_decision, sees_all, sees_code
@@ -92,6 +92,7 @@ def approvals_endpoints(services: Services) -> Router:
     async def list_approvals(request: Request) -> dict[str, Any]:
         principal = await callers.who(request)
         asked = request.query_params
+        only(asked, "status", "limit", "after")
         status = _status(asked)
         limit = limit_of(asked.get("limit"))
         rows = await desk.newest(

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Request
 
 from gateway.api.auth import caller
-from gateway.api.lists import limit_of, listed
+from gateway.api.lists import limit_of, listed, only
 from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest
@@ -22,9 +22,7 @@ def audit_endpoints(services: Services) -> Router:
     async def list_entries(request: Request) -> dict[str, Any]:
         await caller(request.scope, services.versions.serving.keys, services.clock.now(), role="admin")
         asked = request.query_params
-        unknown = sorted(set(asked) - {"limit", "after"})
-        if unknown:
-            raise InvalidRequest(f"There is no filter `{unknown[0]}`; there are `limit` and `after`.", param=unknown[0])
+        only(asked, "limit", "after")
         after = asked.get("after")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 16):
             raise InvalidRequest(f"`after` is {after!r}; expected the id of an entry.", param="after")

@@ -5,6 +5,7 @@ Knows the headers' names. Keys are the key ring's, roles the principal's.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import unquote
 
@@ -23,6 +24,8 @@ _SPECIAL = frozenset({b"idempotency-key", b"x-stainless-retry-count"})
 # Longer than any key that means to be one.
 _LONGEST_KEY = 255
 _LONGEST_USER = 256
+# Bytes; indexes of databases end somewhere.
+_LONGEST_SESSION = 512
 
 
 async def read_headers(
@@ -115,6 +118,20 @@ def _end_user(name: str, param: str) -> str:
     return name
 
 
+def _session(name: str) -> str:
+    """The session that a header names; it is found by this name again, in a path too."""
+    if len(name) > _LONGEST_SESSION:
+        raise InvalidRequest(
+            f"`x-gateway-session` must have at most {_LONGEST_SESSION} characters, not {len(name)}.",
+            param="x-gateway-session",
+        )
+    if name.isascii():
+        return name
+    with suppress(UnicodeDecodeError):
+        return name.encode("latin-1").decode()
+    return name
+
+
 def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Principal, Wishes]:
     user = special.get(b"x-gateway-user")
     if user:
@@ -150,6 +167,8 @@ def _with_special(principal: Principal, special: dict[bytes, str]) -> tuple[Prin
         )
     retried = special.get(b"x-stainless-retry-count", "0") not in ("", "0")
     session = special.get(b"x-gateway-session")
+    if session:
+        session = _session(session)
     return principal, Wishes(
         tags, session, tools, deadline_s, fallbacks is None, key, retried, events=events is not None
     )

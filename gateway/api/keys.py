@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from gateway.api.auth import caller
 from gateway.api.http import read_body
-from gateway.api.lists import limit_of, listed
+from gateway.api.lists import limit_of, listed, only
 from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest
@@ -40,9 +40,7 @@ def keys_endpoints(services: Services) -> Router:
     @router.get("/keys")
     async def list_keys(request: Request) -> dict[str, Any]:
         at, _ = await desk(request)
-        unknown = sorted(set(request.query_params) - {"limit", "after"})
-        if unknown:
-            raise InvalidRequest(f"There is no filter `{unknown[0]}`; there are `limit` and `after`.", param=unknown[0])
+        only(request.query_params, "limit", "after")
         limit = limit_of(request.query_params.get("limit"))
         rows = await at.every(limit=limit + 1, after=request.query_params.get("after"))
         return listed(rows, limit, lambda row: row.id, _shown)

@@ -5,7 +5,7 @@ Knows the form. Does not know what is listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from gateway.errors import InvalidRequest
@@ -14,6 +14,20 @@ T = TypeVar("T")
 
 _MOST = 100
 _USUAL = 20
+
+
+def only(asked: Iterable[str], *known: str) -> None:
+    """Nothing is filtered by what is not known: it would look as if it had been.
+
+    Raises:
+        InvalidRequest: there is no such filter.
+    """
+    unknown = sorted(set(asked) - set(known))
+    if unknown:
+        names = ", ".join(f"`{name}`" for name in known[:-1])
+        raise InvalidRequest(
+            f"There is no filter `{unknown[0]}`; there are {names} and `{known[-1]}`.", param=unknown[0]
+        )
 
 
 def limit_of(value: str | None) -> int:

@@ -9,7 +9,7 @@ from fastapi import Request
 
 from gateway.api.auth import caller
 from gateway.api.http import read_body
-from gateway.api.lists import limit_of, listed
+from gateway.api.lists import limit_of, listed, only
 from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest
@@ -31,6 +31,7 @@ def memories_endpoints(services: Services) -> Router:
     @router.get("/memories")
     async def every(request: Request) -> dict[str, Any]:
         query = request.query_params
+        only(query, "limit", "after")
         limit = limit_of(query.get("limit"))
         owner = await _owner(request, services)
         rows = await services.memories.page(owner, limit=limit + 1, after=query.get("after"))
@@ -49,8 +50,7 @@ def memories_endpoints(services: Services) -> Router:
             wanted = msgspec.json.decode(body, type=_Change)
         except msgspec.DecodeError as error:
             raise InvalidRequest(f'The body must be `{{"text": …}}`: {error}', param="text") from error
-        encoder = services.versions.serving.encoder
-        return _shown(await services.memories.change(memory_id, owner, wanted.text, encoder))
+        return _shown(await services.memories.change(memory_id, owner, wanted.text, services.versions.serving))
 
     @router.delete("/memories/{memory_id}")
     async def delete(request: Request, memory_id: str) -> dict[str, Any]:

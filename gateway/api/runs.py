@@ -10,7 +10,7 @@ from fastapi import Request
 from gateway.api.auth import caller
 from gateway.api.bodies import decoded
 from gateway.api.http import read_body
-from gateway.api.lists import limit_of, listed
+from gateway.api.lists import limit_of, listed, only
 from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest, NotFound
@@ -42,11 +42,7 @@ def runs_endpoints(services: Services) -> Router:
     async def list_runs(request: Request) -> dict[str, Any]:
         owner = await owner_of(request)
         asked = request.query_params
-        unknown = sorted(set(asked) - {"limit", "after", "status", "dead"})
-        if unknown:
-            raise InvalidRequest(
-                f"There is no filter `{unknown[0]}`; there are `status`, `dead`, `limit` and `after`.", param=unknown[0]
-            )
+        only(asked, "status", "dead", "limit", "after")
         status = asked.get("status")
         if status is not None and status not in _STATUSES:
             raise InvalidRequest(f"`status` is {status!r}; expected one of {', '.join(_STATUSES)}.", param="status")

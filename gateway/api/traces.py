@@ -8,10 +8,10 @@ import msgspec
 from fastapi import Request
 
 from gateway.api.auth import caller
-from gateway.api.lists import limit_of, listed
+from gateway.api.lists import limit_of, listed, only
 from gateway.api.router import Router
 from gateway.api.services import Services
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import NotFound
 from gateway.security.principal import Principal
 from gateway.store.store import TraceRow
 
@@ -26,12 +26,7 @@ def traces_endpoints(services: Services) -> Router:
     @router.get("/traces")
     async def list_traces(request: Request) -> dict[str, Any]:
         owner = _owner(await caller(request.scope, services.versions.serving.keys, services.clock.now()))
-        unknown = sorted(set(request.query_params) - {"limit", "after"})
-        if unknown:
-            raise InvalidRequest(
-                f"The filter `{unknown[0]}` is not supported by this version; there are `limit` and `after`.",
-                param=unknown[0],
-            )
+        only(request.query_params, "limit", "after")
         limit = limit_of(request.query_params.get("limit"))
         await services.together.flush(_FLUSH_S)
         rows = await services.traces.newest(owner, limit=limit + 1, after=request.query_params.get("after"))

@@ -24,7 +24,7 @@ from gateway.errors import (
     InvalidRequest,
     NotFound,
 )
-from gateway.saga.owed import undo_run
+from gateway.saga.owed import expired_place, undo_run
 from gateway.security.principal import Principal
 from gateway.store.approval_records import MOST_WRONG, ApprovalKind, ApprovalRow, Approvals, ApprovalStatus, Decision
 from gateway.store.audit_records import AuditEntry
@@ -134,7 +134,7 @@ class Desk:
             # Nobody decides what expires: what the turn has done before is seen to then.
             why = f"`{row.name}` was not approved in time"
             due_at = row.expires_at + _LATER_S
-            place = f"{row.id} expired"
+            place = expired_place(row.id)
             following.append(
                 undo_run(row.turn_id, row.owner, place, why, row.on_failure, now, due_at=due_at, expired=row.id)
             )
@@ -302,7 +302,7 @@ class Desk:
     def _run(self, row: ApprovalRow, now: float) -> RunRow:
         # The same approval is the same run, whoever writes it down.
         trace_id = hashlib.sha256(f"{row.id}\0execute".encode()).hexdigest()[:32]
-        body = msgspec.json.encode({"approval": row.id} if row.kind == "call" else msgspec.json.decode(row.arguments))
+        asked = {} if row.kind == "call" else msgspec.json.decode(row.arguments)
         return RunRow(
             id=f"run_{trace_id}",
             kind=EXECUTES[row.kind],
@@ -312,7 +312,7 @@ class Desk:
             priority="high",
             # Whoever looks after runs queues it within a second, also where the queue cannot be reached now.
             waits_for="time",
-            body=body,
+            body=msgspec.json.encode({**asked, "approval": row.id}),
             created_at=now,
             due_at=now,
         )

@@ -65,9 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
             print(_line(row))
     else:
         print(_line(answer))
-        if arguments.action == "show" and answer["stages"]:
+        if arguments.action != "show":
+            return 0
+        if answer["stages"]:
             print(f"stages: {', '.join(answer['stages'])}")
-        if answer["response"] is not None and arguments.action == "show":
+        if answer["response"] is not None:
             print(msgspec.json.format(msgspec.json.encode(answer["response"])).decode())
     return 0
 

@@ -80,6 +80,8 @@ class Conversation:
             message = messages[index]
             if message.role == "user":
                 text = message.text
+                if index and messages[index - 1].role == "assistant":
+                    self._pins.confirmed(text, messages[index - 1].text, index)
                 self._pins.read(text, index)
                 self.lines.heard(index, text)
         self.prints = prints

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from gateway.scribe.marks import unmarked
+from gateway.scribe.pins import LASTING, said_in
 from gateway.scribe.tokens import text_tokens
 
 MemoryKind = Literal["preference", "fact", "conclusion"]
@@ -64,16 +65,21 @@ def worth_remembering(asked: str, answered: str) -> list[Remembered]:
 
 
 def told(memories: Sequence[tuple[str, str, float]], max_tokens: int) -> tuple[str, ...]:
-    """Lines for the notes: what, from where, and when; the first ones where there is not room for all."""
-    lines: list[str] = []
+    """Lines for the notes: what, from where, and when; the first ones where there is not room for all, the newest last."""
+    lines: list[tuple[float, str]] = []
     for text, source, at in memories:
         day = datetime.fromtimestamp(at, UTC).date().isoformat()
         line = f"- {text} ({source}, {day})"
         max_tokens -= text_tokens(line) + 1
         if max_tokens < 0:
             break
-        lines.append(line)
-    return tuple(lines)
+        lines.append((at, line))
+    return tuple(line for _, line in sorted(lines, key=lambda each: each[0]))
+
+
+def slot_of(text: str) -> str | None:
+    """What a sentence says something of by name ("my desk"): what is said of it later takes its place."""
+    return next((pin.tag for pin in said_in(text, 0) if not pin.tag.startswith(LASTING)), None)
 
 
 def _sentences(text: str) -> list[str]:

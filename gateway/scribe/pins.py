@@ -2,7 +2,8 @@
 
 Pure. A pin has a tag, a value and the message it was said in; a newer value of a tag takes the older one's place. Found by
 patterns (`context.pins`, and a few of the gateway's own), by tags written out (`#region: East China`), and where users say
-of something that it is to last. Only what users say is read: what a tool returned or a model wrote is nobody's wish.
+of something that it is to last. Only what users say is read, and what
+they say yes to: what a tool returned or a model wrote is nobody's wish.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import re2
 from gateway.config.context import PinConfig
 from gateway.scribe.marks import unmarked
 from gateway.scribe.pin_patterns import OWN
+from gateway.scribe.shortening import both_ends
 
-# Longest value, and most of a message that is read: facts stand in what people type, not in what they paste.
+# Longest value, and most of a message that is read: facts stand in what people type, before and behind what they paste.
 _VALUE_CHARS: Final = 120
 _READ_CHARS: Final = 4_000
 _MOST_VALUES: Final = 4
@@ -55,7 +57,19 @@ _VAGUE: Final = frozenset(
 )
 _LASTING_PRIORITY: Final = 3
 _SAID_PRIORITY: Final = 1
+# How tags of sentences begin that are said to last.
+LASTING: Final = "said: "
 _QUESTION: Final = ("?", "？")
+_COMPARES: Final = re.compile(
+    r"(?i)\b(?:compare[ds]?|comparing|comparison|versus|vs|than|as opposed to|unlike|relative to)\b|相比|对比|比较|同比|环比|相较"
+)
+# A yes, and nothing else of weight.
+_YES_CHARS: Final = 60
+_YES: Final = re.compile(
+    r"(?i)^\W*(?:yes|yep|yeah|yup|correct|right|exactly|that'?s (?:it|right|correct|the one)|confirmed|i confirm|sure|ok(?:ay)?|"
+    r"对|是的?|没错|正确|确认|好的?|嗯)(?=\W|$|的|了|，|。)"
+)
+_NO: Final = re.compile(r"(?i)\b(?:no|not|but|wrong|instead)\b|不|但|错")
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -66,12 +80,21 @@ class Pin(msgspec.Struct, frozen=True):
         value: as it was said.
         priority: what is shown first, where there is not room for all.
         at: the position of the message it was said in.
+        asked: whether it was only asked about, or compared with.
+        later: what was asked about since, and holds beside it.
     """
 
     tag: str
     value: str
     priority: int
     at: int
+    asked: bool = False
+    later: str = ""
+
+    @property
+    def told(self) -> str:
+        """As it is told: what is newest stands last."""
+        return f"{self.value} (asked about later: {self.later})" if self.later else self.value
 
 
 class PinPatterns:
@@ -99,23 +122,26 @@ class PinPatterns:
     def found_in(self, text: str, at: int) -> list[Pin]:
         """The pins in what a user said; at most one of a tag, which may hold several values."""
         # Half a surrogate pair is nothing that engine reads.
-        text = text[:_READ_CHARS].encode("utf-8", "replace").decode()
+        text = both_ends(text, _READ_CHARS).encode("utf-8", "replace").decode()
         found: dict[str, Pin] = {}
+        asides = _asides(text)
         for number in sorted(self._any.Match(text) or ()) if self._rules else ():
             tag, pattern, priority = self._rules[number]
-            values: list[str] = []
+            values: dict[str, bool] = {}
             for match in pattern.finditer(text):
                 value = _clean(match.group(1) if pattern.groups else match.group())
-                if value and value not in values:
-                    values.append(value)
+                if value:
+                    asked = any(start <= match.start() < end for start, end in asides)
+                    values[value] = values.get(value, True) and asked
                 if len(values) == _MOST_VALUES:
                     break
-            if values and tag not in found:
-                found[tag] = Pin(tag, ", ".join(values), priority, at)
+            stated = [value for value, asked in values.items() if not asked]
+            if values and (tag not in found or (found[tag].asked and stated)):
+                found[tag] = Pin(tag, ", ".join(stated or values), priority, at, asked=not stated)
         for match in _TAGGED.finditer(text):
             tag = match[1].strip()
             found[tag] = Pin(tag, _clean(match[2]), self._priorities.get(tag.casefold(), 9), at)
-        for pin in _said(text, at):
+        for pin in said_in(text, at):
             found.setdefault(pin.tag, pin)
         return list(found.values())
 
@@ -139,6 +165,11 @@ class Pins:
         """Read what a user said in the message at this position."""
         for pin in self._patterns.found_in(text, at):
             older = self._by_tag.pop(pin.tag, None)  # the newest stands last
+            if older is not None and pin.asked:
+                # Whoever compares with last month still wants last week.
+                same = pin.value == older.value
+                self._by_tag[pin.tag] = older if same else msgspec.structs.replace(older, later=pin.value)
+                continue
             if older is not None and older.value != pin.value:
                 self.replaced.setdefault(older.at, []).append(older.value)
             self._by_tag[pin.tag] = pin
@@ -147,6 +178,16 @@ class Pins:
         while len(self._by_tag) > _MOST_TAGS:
             del self._by_tag[min(self._by_tag, key=lambda tag: (self._by_tag[tag].priority, self._by_tag[tag].at))]
 
+    def confirmed(self, text: str, asked: str, at: int) -> None:
+        """Read what was asked, where the user says yes to it in the message at this position."""
+        if (
+            len(text) <= _YES_CHARS
+            and asked.rstrip().endswith(_QUESTION)
+            and _YES.search(text)
+            and not _NO.search(text)
+        ):
+            self.read(asked, at)
+
     def kept(self, most: int, before: int) -> tuple[Pin, ...]:
         """The `most` that matter most, of those said before the message at this position, in the order they were said."""
         said = [pin for pin in self._by_tag.values() if pin.at < before]
@@ -154,7 +195,19 @@ class Pins:
         return tuple(sorted(said[:most], key=lambda pin: (pin.at, pin.tag)))
 
 
-def _said(text: str, at: int) -> Iterable[Pin]:
+def _asides(text: str) -> list[tuple[int, int]]:
+    """Where a text only asks or compares."""
+    if not any(mark in text for mark in _QUESTION) and _COMPARES.search(text) is None:
+        return []
+    return [
+        (match.start(), match.end())
+        for match in _SENTENCE.finditer(text)
+        if text[match.end() : match.end() + 1] in _QUESTION or _COMPARES.search(match.group()) is not None
+    ]
+
+
+def said_in(text: str, at: int) -> Iterable[Pin]:
+    """What is said of something by name, and what is said to last."""
     for match in _SENTENCE.finditer(text):
         sentence = match.group().strip()
         asks = text[match.end() : match.end() + 1] in _QUESTION
@@ -167,7 +220,7 @@ def _said(text: str, at: int) -> Iterable[Pin]:
         elif lasting and not asks:
             words = _WORD.findall(_LASTING.sub(" ", sentence).casefold())[:4]
             if words:
-                yield Pin(f"said: {' '.join(words)}"[:48], _clean(sentence), _LASTING_PRIORITY, at)
+                yield Pin(f"{LASTING}{' '.join(words)}"[:48], _clean(sentence), _LASTING_PRIORITY, at)
 
 
 def _tag(words: str) -> str | None:

@@ -34,6 +34,12 @@ def shortened(text: str, max_tokens: int) -> str:
     return mark
 
 
+def both_ends(text: str, most: int) -> str:
+    """A text's first and last characters, a line each, where it has more than so many."""
+    head = int(most * _HEAD)
+    return text if len(text) <= most else f"{text[:head]}\n{text[head - most :]}"
+
+
 def shortened_message(message: Message, max_tokens: int) -> Message:
     """The message with its result, or its words, within so many tokens; calls stay as they are, thoughts go."""
     blocks: list[Block] = []

@@ -13,14 +13,23 @@ from typing import Final
 
 from gateway.chat.blocks import Audio, Block, Image, Message, Reasoning, Refusal, Text, ToolCall, ToolResult, Unknown
 from gateway.scribe.marks import unmarked
+from gateway.scribe.shortening import both_ends
 from gateway.scribe.tokens import text_tokens
 from gateway.scribe.weights import is_small_talk
 
 _LINE_CHARS: Final = 220
 _STATEMENT_CHARS: Final = 320
+# The same where there is room for all of them, and for the first, with which users say what it is all about; and how many of the
+# newest are remembered in this length.
+_WHOLE_STATEMENT: Final = 1_000
+_WHOLE_STATEMENTS: Final = 24
+# What the first may take of the room, so that what corrects it finds some.
+_BEGINNING_SHARE: Final = 0.33
 _ANSWER_CHARS: Final = 140
 _RESULT_CHARS: Final = 120
 _ARGUMENT_CHARS: Final = 120
+# What a line takes beside its words.
+_LINE_TOKENS: Final = 5
 # Lines that are remembered of one conversation, and goals.
 _MOST_LINES: Final = 300
 _MOST_SAID: Final = 400
@@ -79,11 +88,14 @@ class Lines:
 
     def heard(self, at: int, text: str) -> None:
         """The user said this in the message at this position, whether it is sent or not."""
-        text = text[:_MESSAGE_CHARS]
+        text = both_ends(text, _MESSAGE_CHARS)
         statement, goals = statements_in(text)
         if statement:
             self._said.append((at, statement))
-            del self._said[: max(0, len(self._said) - _MOST_SAID)]
+            older = len(self._said) - _WHOLE_STATEMENTS - 1
+            if older > 0:
+                self._said[older] = self._said[older][0], _short(self._said[older][1], _STATEMENT_CHARS)
+            del self._said[1 : max(1, len(self._said) - _MOST_SAID + 1)]
         self._goals += [(at, goal) for goal in goals]
         if _DONE.search(text) is not None:
             self._closed.append((at, _meant(text)))
@@ -141,11 +153,17 @@ class Lines:
         # What the user said matters most, then what tools did; of each what was said last. All of it is told in order.
         if self._words_from is not None:
             since = self._words_from
-            out.newest(
-                (at, f"- User: {_without(said, at, replaced)}")
-                for at, said in reversed(self._said)
+            told = [
+                (at, _without(said, at, replaced))
+                for at, said in self._said
                 if at >= since and (before is None or at < before)
-            )
+            ]
+            most = _WHOLE_STATEMENT if out.has_room_for(said for _, said in told) else _STATEMENT_CHARS
+            if told and told[0][0] == self._said[0][0]:
+                at, said = told.pop(0)
+                whole = text_tokens(said) <= max_tokens * _BEGINNING_SHARE
+                out.take(at, f"- User: {said if whole else _short(said, _STATEMENT_CHARS)}")
+            out.newest((at, f"- User: {_short(said, most)}") for at, said in reversed(told))
         for begins in _RANKS:
             out.newest((at, line) for at, line in reversed(self._lines) if at >= upto and line.startswith(begins))
         return out.text
@@ -164,6 +182,15 @@ class _Room:
             return False
         self._left -= cost
         self._taken.append((at, len(self._taken) if at < 0 else 0, line))
+        return True
+
+    def has_room_for(self, lines: Iterable[str]) -> bool:
+        """Whether all of these would find room."""
+        left = self._left
+        for line in lines:
+            left -= text_tokens(line) + _LINE_TOKENS
+            if left < 0:
+                return False
         return True
 
     def newest(self, lines: Iterable[tuple[int, str]]) -> None:
@@ -204,7 +231,7 @@ def statements_in(text: str) -> tuple[str, list[str]]:
     said = [match.group().strip() for match in _SENTENCE.finditer(text)]
     goals = [_short(sentence, _LINE_CHARS) for sentence in said if _GOAL.search(sentence)]
     stated = [each for each in said if each and not _is_question(each) and not is_small_talk(each)]
-    return _short(" ".join(stated), _STATEMENT_CHARS), goals
+    return _short(" ".join(stated), _WHOLE_STATEMENT), goals
 
 
 def _is_question(sentence: str) -> bool:

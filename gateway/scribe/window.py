@@ -32,6 +32,8 @@ _STUB: Final = 24
 _SHORT_RESULT: Final = 60
 _SHORT_ANSWER: Final = 80
 _SHORT_WORDS: Final = 150
+# The same of the first: with it users say what it is all about.
+_SHORT_BEGINNING: Final = 400
 # No result of late takes more than this share of the room, where there is too little.
 _RESULT_SHARE: Final = 0.2
 _LEAST_RESULT: Final = 32
@@ -113,7 +115,19 @@ class Window:
         went: units that a cut took away and nobody has taken note of yet, in order.
     """
 
-    __slots__ = ("_alive", "_by_asked", "_last", "count", "epochs", "live", "seen", "total", "turns", "went")
+    __slots__ = (
+        "_alive",
+        "_beginning",
+        "_by_asked",
+        "_last",
+        "count",
+        "epochs",
+        "live",
+        "seen",
+        "total",
+        "turns",
+        "went",
+    )
 
     def __init__(self) -> None:
         self.seen = 0
@@ -126,6 +140,7 @@ class Window:
         # Units something of which is sent; the others are never looked at again.
         self._alive: list[Unit] = []
         self._last: Unit | None = None
+        self._beginning: Unit | None = None
         self._by_asked: dict[bytes, Unit] = {}
 
     @property
@@ -208,6 +223,8 @@ class Window:
             if before_it is not None:
                 before_it.superseded = True
             self._by_asked[calls] = unit
+        if kind == "user" and self._beginning is None:
+            self._beginning = unit
         self._alive.append(unit)
         self._last = unit
 
@@ -263,7 +280,8 @@ class Window:
         yield from (Offer(GONE, down, unit, of_old=True) for unit in tools)
         yield from (Offer(_SHORT_ANSWER, down, unit) for unit in answers)
         yield from (Offer(GONE, down, unit, of_old=True) for unit in answers)
-        yield from (Offer(_SHORT_WORDS, down, unit) for unit in said)
+        for unit in said:
+            yield Offer(_SHORT_BEGINNING if unit is self._beginning else _SHORT_WORDS, down, unit)
         yield from (Offer(_SHORT_RESULT, tokens, unit) for unit in late[:-1])
         yield from (Offer(GONE, words, unit, of_old=True) for unit in said)
         yield from (Offer(GONE, tokens, unit) for unit in recent if unit.kind != "user")

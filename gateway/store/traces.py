@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, delete, func, or_, select, true, tuple_
+from sqlalchemy import BigInteger, ColumnElement, Row, delete, func, or_, select, true, tuple_
 
 from gateway.store.database import Database
 from gateway.store.inserting import insert
@@ -88,7 +88,10 @@ class SqlTraces:
     async def prune(self, *, before: float, max_bytes: int) -> int:
         """Forget those that began before `before`, and the oldest beyond `max_bytes` of events; how many went."""
         gone = 0
-        total = func.sum(traces.c.size).over(order_by=(traces.c.started_at.desc(), traces.c.trace_id.desc()))
+        # Gigabytes: PostgreSQL takes no number for a column of integers that is larger than they can be.
+        total = func.sum(traces.c.size, type_=BigInteger()).over(
+            order_by=(traces.c.started_at.desc(), traces.c.trace_id.desc())
+        )
         sums = select(traces.c.trace_id, total.label("total")).subquery()
         too_many = select(sums.c.trace_id).where(sums.c.total > max_bytes).limit(_BATCH)
         too_old = select(traces.c.trace_id).where(traces.c.started_at < before).limit(_BATCH)

@@ -151,7 +151,7 @@ def tool(
             reading tool, the arguments of a call that has to succeed.
         price: what one call costs.
 
-    What is not served is refused when the plugin is loaded, with the file and line of the declaration.
+    A declaration that cannot be is refused when the plugin is loaded, with its file and line.
     """
 
     def declare(function: F) -> F:

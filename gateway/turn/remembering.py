@@ -21,10 +21,13 @@ from gateway.errors import InvalidRequest, NotFound, StoreUnavailable
 from gateway.routing.encoder import Encoder, EncoderFailed
 from gateway.routing.encoders.auto import AutoEncoder
 from gateway.routing.text import routing_text
-from gateway.scribe.memory import told, worth_remembering
+from gateway.scribe.marks import unmarked
+from gateway.scribe.memory import slot_of, told, worth_remembering
+from gateway.security.masking.messages import Conversation as Private
 from gateway.security.masking.placeholders import OPENING
 from gateway.store.memory_records import Memories, MemoryRow
 from gateway.turn.context import Turn
+from gateway.turn.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,8 +93,12 @@ class Remembering:
 
     async def _remember(self, turn: Turn, answer: Message) -> None:
         asked = next((each for each in reversed(turn.request.messages) if each.role == "user"), None)
-        said = _hidden(turn, asked) if asked is not None else ""
-        found = [each for each in worth_remembering(said, _hidden(turn, answer)) if OPENING not in each.text]
+        said = _without_private(turn.private, asked.text) if asked is not None else ""
+        found = [
+            each
+            for each in worth_remembering(said, _without_private(turn.private, answer.text))
+            if OPENING not in each.text
+        ]
         if not found:
             return
         owner, now = turn.principal.owner, self._clock.now()
@@ -134,16 +141,19 @@ class Remembering:
             raise NotFound(f"Memory with id {memory_id!r} not found.")
         return row
 
-    async def change(self, memory_id: str, owner: str, text: str, encoder: Encoder | None) -> MemoryRow:
+    async def change(self, memory_id: str, owner: str, text: str, snapshot: Snapshot) -> MemoryRow:
         """Give a memory another text.
 
         Raises:
-            InvalidRequest: it is no text that could be kept.
+            InvalidRequest: it is no text that could be kept, or one with something private in it.
             NotFound: there is none of this owner's.
         """
-        text = " ".join(text.split())
+        text, encoder = unmarked(" ".join(text.split())), snapshot.encoder
         if not 1 <= len(text) <= _TEXT_CHARS:
             raise InvalidRequest(f"`text` must have 1 to {_TEXT_CHARS} characters.", param="text")
+        private = snapshot.privacy.anywhere(owner) if snapshot.privacy is not None else None
+        if _without_private(private, text) != text:
+            raise InvalidRequest("`text` holds something private, which is not remembered.", param="text")
         row = await self.get(memory_id, owner)
         space, vector = await _encoded(encoder, text, None)
         changed = msgspec.structs.replace(
@@ -173,12 +183,11 @@ class Remembering:
             task.cancel()
 
 
-def _hidden(turn: Turn, message: Message) -> str:
-    """What a message says, with placeholders for what models may not see."""
-    private = turn.private
+def _without_private(private: Private | None, text: str) -> str:
+    """A text with placeholders for what models may not see."""
     if private is None:
-        return message.text
-    said = Message("user", (Text(message.text),))
+        return text
+    said = Message("user", (Text(text),))
     private.learn((said,), {})
     return private.masked((said,))[0].text
 
@@ -215,14 +224,21 @@ def _scores(rows: Sequence[MemoryRow], text: str, space: str, vector: NDArray[np
 
 
 def _same(row: MemoryRow, known: Sequence[MemoryRow], vector: NDArray[np.float32] | None) -> MemoryRow | None:
-    """The memory that says the same already."""
+    """The memory that says the same already, or of the same thing something that no longer holds."""
+    slot = slot_of(row.text)
     for each in known:
         if each.text.casefold() == row.text.casefold():
+            return each
+        if slot is not None and each.kind == row.kind and _may_be_of(slot, each.text) and slot_of(each.text) == slot:
             return each
         alike = vector is not None and (each.space, each.kind) == (row.space, row.kind)
         if alike and vector is not None and _likeness(each.vector, vector) >= _THE_SAME:
             return each
     return None
+
+
+def _may_be_of(slot: str, text: str) -> bool:
+    return all(word in text.casefold() for word in slot.split())
 
 
 def _packed(vector: NDArray[np.float32] | None) -> bytes:

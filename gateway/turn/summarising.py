@@ -21,6 +21,7 @@ from gateway.errors import ConfigStale, GatewayError
 from gateway.observe.events import Recorder
 from gateway.scribe.conversation import Conversation, Written
 from gateway.scribe.conversations import Conversations, Key
+from gateway.scribe.marks import unmarked
 from gateway.scribe.summary import asking_for, is_shorter
 from gateway.scribe.tokens import conversation_tokens
 from gateway.turn.context import Turn
@@ -145,7 +146,7 @@ class Summarising:
             reason = error.message if isinstance(error, GatewayError) else f"not within {limit_s:g} s"
             self._told(record, meant.model, 0, started, reason)
             return None
-        text = got.answer.message.text.strip()
+        text = unmarked(got.answer.message.text.strip())
         estimated = Usage(conversation_tokens(asked), conversation_tokens((got.answer.message,)), estimated=True)
         if is_shorter(text, source, before):
             conversation.written = Written(text, end)

@@ -170,6 +170,14 @@ async def test_list_of_traces_has_pages_and_refuses_what_it_does_not_know(tmp_pa
             assert (status, refused["error"]["param"]) == (400, param)
 
 
+async def test_no_list_passes_over_a_filter_that_it_does_not_know(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as on:
+        for path in ("approvals", "audit", "effects", "keys", "memories", "runs", "traces"):
+            status, _, refused = await on.get(f"/v1/{path}?tool=pay", **as_("root"))
+            assert (path, status, refused["error"]["param"]) == (path, 400, "tool")
+            assert (await on.get(f"/v1/{path}?limit=1", **as_("root")))[0] == 200
+
+
 async def test_refused_request_has_a_trace_of_its_owner(tmp_path: Path) -> None:
     async with keyed(tmp_path) as on:
         _, headers, _ = await on.post(PATH, {"model": "auto"}, **as_("a"))

@@ -84,6 +84,9 @@ async def test_nothing_is_remembered_unless_it_is_wanted_and_nothing_private_eve
             await ask(on, "Always write to anna@example.com about it. Always be brief, please.")
             _, _, listed = await on.get("/v1/memories")
             assert [each["text"] for each in listed["data"]] == ["Always be brief, please."]
+            where = f"{on.url}/v1/memories/{listed['data'][0]['id']}"
+            async with on.http.patch(where, json={"text": "Write to anna@example.com."}) as response:
+                assert (response.status, (await response.json())["error"]["param"]) == (400, "text")
             assert b"anna@example.com" not in (tmp_path / "on" / "hermes.db").read_bytes()
 
 
@@ -131,3 +134,14 @@ def test_lines_are_told_as_long_as_there_is_room() -> None:
     memories = [("Be brief.", "trace 1", 0.0), ("word " * 200, "trace 2", 0.0)]
     assert told(memories, 60) == ("- Be brief. (trace 1, 1970-01-01)",)
     assert json.dumps(told(memories, 0)) == "[]"
+
+
+async def test_what_is_said_of_something_later_takes_the_place_of_what_was_said_of_it(tmp_path: Path) -> None:
+    async with ScriptedUpstream(then=answer("ok")) as up, serving(tmp_path, remembering(up.base_url)) as on:
+        for text in ("My desk is Berlin.", "Our codename is Kestrel.", "My desk is Rome now."):
+            await ask(on, text)
+        _, _, listed = await on.get("/v1/memories")
+        assert [each["text"] for each in listed["data"]] == ["Our codename is Kestrel.", "My desk is Rome now."]
+        await ask(on, "Which desk and which codename do I have?")
+        told_then = up.requests[-1].messages[-1]["content"]
+        assert told_then.index("Kestrel") < told_then.index("Rome")

@@ -292,6 +292,9 @@ async def test_the_processes_of_one_server_execute_runs_themselves_and_the_comma
             assert submitted.returncode == 0, submitted.stderr
             doubled = await until(http, serving.url, json.loads(submitted.stdout)["id"], "completed")
             assert doubled["response"] == 42
+            told = await asyncio.to_thread(run, tmp_path, *asked[:-1], GATEWAY_URL=serving.url)
+            assert told.returncode == 0, told.stderr
+            assert told.stdout.startswith("run_")
             assert await asyncio.to_thread(serving.stop) == 0
         shown = await asyncio.to_thread(run, tmp_path, "runs", "show", ids[0])
         assert shown.returncode == 0

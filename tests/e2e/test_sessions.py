@@ -100,6 +100,17 @@ async def test_a_session_goes_on_from_what_was_said(on: tuple[Served, ScriptedUp
     assert up.requests[-1].messages == [user("five")]
 
 
+async def test_a_session_is_found_by_the_name_it_was_given_and_one_without_end_is_refused(
+    on: tuple[Served, ScriptedUpstream],
+) -> None:
+    served, _ = on
+    assert (await served.post(PATH, asking(user("one")), x_gateway_session="工单 7"))[0] == 200
+    status, _, shown = await served.get("/v1/sessions/%E5%B7%A5%E5%8D%95%207")
+    assert (status, shown["id"]) == (200, "工单 7")
+    status, _, got = await served.post(PATH, asking(user("one")), x_gateway_session="x" * 513)
+    assert (status, got["error"]["param"]) == (400, "x-gateway-session")
+
+
 async def test_nobody_reads_or_continues_anothers_session(tmp_path: Path) -> None:
     keys = {"a": {"key": "sk-a"}, "b": {"key": "sk-b"}}
     config: dict[str, Any] = {"keys": {"auth": "required", "static": keys}}
@@ -348,3 +359,23 @@ def strict_history_or_fine(request: UpstreamRequest) -> Reply:
         for each in message.get("tool_calls") or ():
             json.loads(each["function"]["arguments"])
     return strict_history(request) or answer("fine")
+
+
+async def test_conversations_of_responses_are_cut_as_sessions_are_and_kept_once(tmp_path: Path) -> None:
+    context = {"sessions": {"store": True}, "max_messages": 6}
+    async with (
+        ScriptedUpstream(then=answer("fine")) as up,
+        serving(tmp_path, kept(up.base_url, context=context)) as on,
+    ):
+        name = (await on.post("/v1/conversations", {}))[2]["id"]
+        last = None
+        for turn in range(6):
+            body = {"model": "m", "input": f"turn {turn}"}
+            assert (await on.post("/v1/responses", {**body, "conversation": name}))[0] == 200
+            assert len(up.requests[-1].messages) <= 6
+            chained = {**body, "previous_response_id": last} if last else body
+            last = (await on.post("/v1/responses", chained))[2]["id"]
+            assert len(up.requests[-1].messages) <= 6
+            assert "turn 0" in json.dumps(up.requests[-1].messages)
+        # Whoever deletes the conversation leaves no other copy of it.
+        assert (await on.get(f"/v1/sessions/{name}"))[0] == 404

@@ -113,3 +113,19 @@ def test_what_was_corrected_stands_behind_what_it_corrects() -> None:
     text = lines.text(200, before=8)
     assert text == "- User: Group it by store.\n- Asked: And what about May?\n- User: No: group it by line."
     assert Lines().text(200) == ""
+
+
+def test_the_first_words_are_told_whole_and_what_corrects_them_stands_behind_them() -> None:
+    lines = Lines()
+    brief = "The report is for the committee and comes on Friday. " * 8 + "Leave out the returns."
+    lines.heard(0, brief)
+    for at in range(2, 60, 2):
+        lines.heard(at, f"Then look at shop {at}, and tell me in a few sentences what was sold there and why. " * 4)
+    lines.heard(60, "Correction: leave out the samples.")
+    lines.add([(0, Message("user", (Text(brief),)))])
+    for room in (1_500, 300):
+        text = lines.text(room, before=62)
+        assert text.startswith("- User: The report is for the committee")
+        assert ("Leave out the returns." in text) == (room == 1_500)
+        assert text.endswith("- User: Correction: leave out the samples.")
+        assert text_tokens(text) <= room

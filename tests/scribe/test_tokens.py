@@ -62,3 +62,9 @@ def test_the_bound_that_needs_no_reading_holds(texts: list[str]) -> None:
     bare = [Message("user", (Text(text),)) for text in texts]
     assert (at_most(bare) or 0) >= conversation_tokens(bare)
     assert all(encode_message(message) for message in bare)
+
+
+def test_pictures_are_counted_by_what_is_asked_of_them_B057() -> None:
+    whole, low = (message_tokens(Message("user", (Image("https://x.test/a.png", each),))) for each in (None, "low"))
+    assert whole > 500
+    assert 50 < low < 200

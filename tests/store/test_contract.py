@@ -136,7 +136,7 @@ async def test_adding_a_trace_again_replaces_it(store: Store) -> None:
 
 async def test_old_traces_go(store: Store) -> None:
     await store.traces.add([trace(number) for number in range(1200)])
-    assert await store.traces.prune(before=2000, max_bytes=10**9) == 1000
+    assert await store.traces.prune(before=2000, max_bytes=2048 * 1024 * 1024) == 1000
     assert len(await store.traces.newest(None, limit=5000)) == 200
     assert await store.traces.prune(before=2000, max_bytes=10**9) == 0
 
