@@ -255,6 +255,7 @@ async def open_gateway(
             clock,
             lambda: versions.current.config.approvals,
             lambda: versions.current.config.webhooks,
+            lambda tool: versions.current.tools.secrets_of(tool),  # noqa: PLW0108 - that of the version then
         )
         undoing = Undoing(store.effects, store.compensations, store.runs, desk, clock)
         stack.push_async_callback(undoing.close)

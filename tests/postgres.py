@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -66,5 +67,10 @@ def postgres() -> Iterator[Postgres]:
     try:
         yield Postgres(server)
     finally:
+        # Nothing of it is kept: it need not write down what it has in memory, which may take a minute.
+        postmaster = server.get_postmaster_info().process
+        if postmaster is not None:
+            postmaster.send_signal(signal.SIGQUIT)
+            postmaster.wait(20)
         server.cleanup()
         shutil.rmtree(place, ignore_errors=True)

@@ -33,6 +33,11 @@ async def answer_approvals(items: Iterable[Item], principal: Principal, desk: De
             continue
         where = f"input[{index}]"
         approval_id: Any = item.get("approval_request_id")
+        approves = item.get("approve")
+        if not isinstance(approves, bool):
+            raise InvalidRequest(
+                f"`{where}.approve` is {approves!r}; expected true or false.", param=f"{where}.approve"
+            )
         try:
             row = await desk.get(str(approval_id), principal.owner)
         except NotFound as error:
@@ -44,7 +49,7 @@ async def answer_approvals(items: Iterable[Item], principal: Principal, desk: De
             continue
         reason = item.get("reason") if isinstance(item.get("reason"), str) else None
         try:
-            if item.get("approve") is True:
+            if approves:
                 refuse_decision(principal, row, desk.config)
                 code = _CODE.search(reason or "")
                 await desk.decide(

@@ -152,7 +152,7 @@ async def _said(services: Services, row: EffectRow, action: AuditAction, by: str
             action=action,
             subject=row.id,
             tool=row.tool,
-            arguments=masked_arguments(row.arguments),
+            arguments=masked_arguments(row.arguments, services.versions.current.tools.secrets_of(row.tool)),
             arguments_hash=row.arguments_hash,
             outcome=row.status,
         )

@@ -7,7 +7,7 @@ know turns, tools, SQL or HTTP.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -24,7 +24,7 @@ from gateway.errors import (
     InvalidRequest,
     NotFound,
 )
-from gateway.saga.owed import undo_run
+from gateway.saga.owed import expired_place, undo_run
 from gateway.security.principal import Principal
 from gateway.store.approval_records import MOST_WRONG, ApprovalKind, ApprovalRow, Approvals, ApprovalStatus, Decision
 from gateway.store.audit_records import AuditEntry
@@ -71,6 +71,7 @@ class Desk:
         clock: for times and waits.
         config: the settings as they are now.
         webhooks: who can be told, by name, as they are now.
+        secrets_of: a tool's sensitive parameters, by its name: the audit log holds none of them.
     """
 
     def __init__(
@@ -79,7 +80,9 @@ class Desk:
         clock: Clock,
         config: Callable[[], ApprovalsConfig],
         webhooks: Callable[[], Mapping[str, WebhookConfig]],
+        secrets_of: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
+        self._secrets_of = secrets_of
         self._approvals = approvals
         self._clock = clock
         self._config = config
@@ -131,7 +134,7 @@ class Desk:
             # Nobody decides what expires: what the turn has done before is seen to then.
             why = f"`{row.name}` was not approved in time"
             due_at = row.expires_at + _LATER_S
-            place = f"{row.id} expired"
+            place = expired_place(row.id)
             following.append(
                 undo_run(row.turn_id, row.owner, place, why, row.on_failure, now, due_at=due_at, expired=row.id)
             )
@@ -299,7 +302,7 @@ class Desk:
     def _run(self, row: ApprovalRow, now: float) -> RunRow:
         # The same approval is the same run, whoever writes it down.
         trace_id = hashlib.sha256(f"{row.id}\0execute".encode()).hexdigest()[:32]
-        body = msgspec.json.encode({"approval": row.id} if row.kind == "call" else msgspec.json.decode(row.arguments))
+        asked = {} if row.kind == "call" else msgspec.json.decode(row.arguments)
         return RunRow(
             id=f"run_{trace_id}",
             kind=EXECUTES[row.kind],
@@ -309,7 +312,7 @@ class Desk:
             priority="high",
             # Whoever looks after runs queues it within a second, also where the queue cannot be reached now.
             waits_for="time",
-            body=body,
+            body=msgspec.json.encode({**asked, "approval": row.id}),
             created_at=now,
             due_at=now,
         )
@@ -361,7 +364,7 @@ class Desk:
             action=action,
             subject=row.id,
             tool=row.tool,
-            arguments=masked_arguments(row.arguments),
+            arguments=masked_arguments(row.arguments, self._secrets_of(row.tool)),
             arguments_hash=row.arguments_hash,
             decision=decision,
             version=row.version,

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from gateway.chat.sse import SseParser
-from gateway.commands.client import Unreachable, auth_headers, base_url, get_json
+from gateway.commands.client import Unreachable, auth_headers, base_url, get_json, no_answer
 from gateway.commands.files import settings_of, tell
 from gateway.errors import ConfigError
 from gateway.settings import Settings
@@ -48,9 +48,7 @@ async def _talk(arguments: argparse.Namespace, settings: Settings) -> int:
             try:
                 answer = await _ask(session, url, body, settings)
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise Unreachable(
-                    f"the gateway at {url} cannot be reached: {str(error) or type(error).__name__}"
-                ) from error
+                raise no_answer(url, error) from error
             messages.append({"role": "assistant", "content": answer})
 
 

@@ -15,6 +15,21 @@ class Unreachable(Exception):
     """The gateway did not answer, or not as a gateway does."""
 
 
+def no_answer(url: str, error: Exception) -> Unreachable:
+    """What to tell of a gateway that did not answer, or of something else that did."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        reason = error.os_error.strerror or type(error.os_error).__name__
+        # asyncio's own words repeat the address.
+        reason = "nothing listens there" if isinstance(error.os_error, ConnectionRefusedError) else reason
+    elif isinstance(error, (aiohttp.ContentTypeError, ValueError)):
+        reason = "what answers there is no gateway"
+    elif isinstance(error, TimeoutError):
+        reason = "it did not answer in time"
+    else:
+        reason = str(error) or type(error).__name__
+    return Unreachable(f"The gateway at {url} cannot be reached: {reason}. GATEWAY_URL says where it is.")
+
+
 def base_url(settings: Settings, given: str | None = None) -> str:
     """Where the gateway is, without `/v1`."""
     url = given or settings.gateway_url or "http://127.0.0.1:8080"
@@ -45,9 +60,7 @@ async def send_json(
             answer: dict[str, Any] = await response.json()
             return response.status, answer
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise Unreachable(
-            f"the gateway at {base_url(settings)} cannot be reached: {str(error) or type(error).__name__}"
-        ) from error
+        raise no_answer(base_url(settings), error) from error
 
 
 async def get_json(settings: Settings, path: str) -> dict[str, Any] | None:
@@ -66,6 +79,4 @@ async def get_json(settings: Settings, path: str) -> dict[str, Any] | None:
                 raise Unreachable(body.get("error", {}).get("message", f"the gateway answered {response.status}"))
             return body
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise Unreachable(
-            f"the gateway at {base_url(settings)} cannot be reached: {str(error) or type(error).__name__}"
-        ) from error
+        raise no_answer(base_url(settings), error) from error

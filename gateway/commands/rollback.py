@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.commands.client import Unreachable, auth_headers, base_url
+from gateway.commands.client import Unreachable, auth_headers, base_url, no_answer
 from gateway.commands.files import print_problems, settings_of, tell
 from gateway.errors import ConfigError, Problem
 from gateway.settings import Settings
@@ -49,4 +49,4 @@ async def _ask(settings: Settings, given: str | None, generation: int | None) ->
         ):
             return response.status, await response.json()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise Unreachable(f"the gateway at {url} cannot be reached: {str(error) or type(error).__name__}") from error
+        raise no_answer(url, error) from error

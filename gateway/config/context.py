@@ -35,7 +35,9 @@ class PinConfig(Section):
             try:
                 re2.compile(value, options)
             except re2.error as error:
-                raise ValueError(f"{value!r} is no RE2 pattern: {error}") from error
+                # The library's words are bytes.
+                why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else error
+                raise ValueError(f"{value!r} is no RE2 pattern: {why}") from error
         return value
 
 

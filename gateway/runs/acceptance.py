@@ -11,11 +11,13 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from gateway.approvals.desk import EXECUTES
 from gateway.clock import Clock
 from gateway.config.runs import RunsConfig
 from gateway.errors import (
     BackgroundUnavailable,
     IdempotencyConflict,
+    InvalidRequest,
     NotFound,
     QueueFull,
     RunEnded,
@@ -172,6 +174,11 @@ class Acceptance:
 
     async def cancel(self, id: str, owner: str | None) -> RunRow:  # noqa: A002 - as above
         """Ask for its end. See `Runs.cancel`."""
+        before = await self._records.get(id, owner)
+        if before is not None and before.kind in EXECUTES.values() and not before.over:
+            raise InvalidRequest(
+                f"The run {id} makes what was approved, or undoes what has failed: it cannot be cancelled.", param="id"
+            )
         found = await self._records.cancel(id, owner, now=self._clock.now())
         if found is None:
             raise _no_run(id)

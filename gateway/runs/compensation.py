@@ -30,6 +30,7 @@ from gateway.tools.courier import Courier
 from gateway.tools.outcome import CallFailed
 from gateway.tools.outcome import Done as Made
 from gateway.tools.registry import Registry
+from gateway.tools.result import failure, success
 from gateway.tools.spec import ToolContext, ToolSpec
 from gateway.tools.undo import shown_result, undo_arguments
 from gateway.turn.snapshot import Snapshot
@@ -41,6 +42,7 @@ ATTEMPTS: Final = 4
 BACKOFF_S: Final = 0.5
 _LOOK_S: Final = 0.2
 _MOST_ERROR: Final = 500
+_MOST_BYTES: Final = 8192
 
 
 class CompensationHandler:
@@ -160,6 +162,7 @@ class CompensationHandler:
         started = self._clock.monotonic()
         owed = [row for row in await self._compensations.of_turn(asked.turn, run.owner) if row.run_id == run.id]
         if not owed:
+            await self._tell(run, asked, ())
             return _nothing()
         try:
             for row in owed:
@@ -179,10 +182,25 @@ class CompensationHandler:
         finally:
             for subscriber in self._subscribers:
                 subscriber.finished(record)
+        await self._tell(run, asked, rows)
         answer = {"object": "compensation", "turn": asked.turn, "status": state, "steps": steps_of(rows)}
         if state != "compensated":
             raise CompensationFailed(undone_words(rows, asked.why))
         return Done(msgspec.json.encode(answer))
+
+    async def _tell(self, run: RunRow, asked: Undo, rows: Sequence[CompensationRow]) -> None:
+        """Whoever has let it be undone, and the conversation it is about, is told what came of it."""
+        if asked.approval is None:
+            return
+        try:
+            approval = await self._desk.get(asked.approval, run.owner)
+        except NotFound:
+            return
+        words = undone_words(rows, asked.why) if rows else "Nothing was left that could be undone."
+        ok = all(row.status == "done" for row in rows)
+        content = success(words, _MOST_BYTES).content if ok else failure(words, _MOST_BYTES)
+        state = state_of([row.status for row in rows])
+        await self._desk.finish(approval, ok=ok, content=content, outcome=state, trace_id=run.trace_id)
 
     async def _undo(self, owed: CompensationRow, effect: EffectRow, registry: Registry, record: Recorder) -> None:
         """One step, until it is done or given up."""
@@ -223,7 +241,7 @@ class CompensationHandler:
                 action=action,
                 subject=effect.id,
                 tool=row.tool,
-                arguments=masked_arguments(row.arguments or "{}"),
+                arguments=masked_arguments(row.arguments or "{}", self._versions.current.tools.secrets_of(row.tool)),
                 outcome=row.status if row.error is None else f"{row.status}: {row.error}",
             )
         )

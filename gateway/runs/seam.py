@@ -33,6 +33,7 @@ class Runs(Protocol):
 
         Raises:
             NotFound: there is none of this owner's.
+            InvalidRequest: it makes what was approved, or undoes something: neither is given up.
         """
         ...
 

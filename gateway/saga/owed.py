@@ -30,12 +30,14 @@ class Undo(msgspec.Struct, frozen=True):
         why: why they are undone.
         mode: whether a human is asked first; None: as the turn's record says.
         expired: the approval that has to have expired, or else nothing is undone; None where that is no matter of time.
+        approval: the approval by which a human has let it be undone, which is told what came of it; None where none was asked.
     """
 
     turn: str
     why: str
     mode: OnFailure | None = "compensate"
     expired: str | None = None
+    approval: str | None = None
 
 
 def undo_run(
@@ -64,6 +66,11 @@ def undo_run(
         created_at=now,
         due_at=now if due_at is None else due_at,
     )
+
+
+def expired_place(approval_id: str) -> str:
+    """The place of the run that follows where nobody has decided in time."""
+    return f"{approval_id} expired"
 
 
 def undo_key(effect_id: str) -> str:

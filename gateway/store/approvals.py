@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -219,7 +220,9 @@ async def _woken(connection: AsyncConnection, turn_id: str, now: float) -> None:
 
 
 def _same(typed: str | None, code: str) -> bool:
-    return typed is not None and hmac.compare_digest(typed.strip().encode(), code.encode())
+    # Whoever writes Chinese may type digits of full width.
+    plain = unicodedata.normalize("NFKC", typed or "").strip()
+    return hmac.compare_digest(plain.encode(), code.encode())
 
 
 def _row(found: Mapping[Any, Any]) -> ApprovalRow:

@@ -45,7 +45,8 @@ class SqlAudit:
         faults: list[Fault] = []
         last, before = 0, BEGINNING
         async with self._database.reading() as connection:
-            # Read first: what is added meanwhile stands behind it.
+            beyond = await connection.scalar(select(audit.c.seq).order_by(audit.c.seq.desc()).limit(1))
+            # Read behind it: no entry stands there that it does not know of.
             head = (await connection.execute(select(audit_head.c.seq, audit_head.c.hash))).first()
             end: int = head.seq if head is not None else 0
             while len(faults) < _MOST_FAULTS:
@@ -56,13 +57,14 @@ class SqlAudit:
                 for row in rows:
                     faults += faults_of(row, last, before)
                     last, before = row.seq, row.hash
-            beyond = await connection.scalar(select(audit.c.seq).order_by(audit.c.seq.desc()).limit(1))
         if last < end:
             faults.append(Fault(last + 1, f"entries {last + 1} to {end} are missing at the end"))
         elif head is not None and before != head.hash and not faults:
             faults.append(Fault(last, "the log ends with another entry than it did"))
         elif head is None and beyond is not None:
             faults.append(Fault(beyond, "there are entries, and where the log ends is missing"))
+        elif beyond is not None and beyond > end:
+            faults.append(Fault(beyond, "there are entries behind the end of the log"))
         return Verified(end, before, tuple(faults[:_MOST_FAULTS]))
 
 

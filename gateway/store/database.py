@@ -22,6 +22,7 @@ from sqlalchemy.util.concurrency import await_
 from gateway.errors import NotStorable, SchemaOld, StoreUnavailable
 from gateway.store.making_tables import make_tables
 from gateway.store.one_hop import OneHopDriver
+from gateway.store.opening import cannot_be_opened
 from gateway.store.tables import HEAD
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Database:
             parsed = make_url(url)
         except ArgumentError as error:
             raise StoreUnavailable("storage.database is not a database URL", retryable=False) from error
+        self._place = parsed
         self.is_postgresql = parsed.get_backend_name() in ("postgresql", "postgres")
         # PostgreSQL lets writers write side by side.
         self._writing: asyncio.Lock | None = None
@@ -106,7 +108,10 @@ class Database:
             StoreUnavailable: with what to do.
         """
         await self._make_folder()
-        revision = await self._revision()
+        try:
+            revision = await self._revision()
+        except StoreUnavailable as error:
+            raise cannot_be_opened(self._place, error) from error
         if revision == HEAD:
             return
         if self.is_postgresql:
@@ -126,10 +131,15 @@ class Database:
             StoreUnavailable: with what to do.
         """
         await self._make_folder()
-        async with self.transaction() as connection:
-            if self.is_postgresql:
-                await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
-            await connection.run_sync(make_tables)
+        try:
+            async with self.transaction() as connection:
+                if self.is_postgresql:
+                    await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
+                await connection.run_sync(make_tables)
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, (SQLAlchemyError, OSError)):
+                raise  # not the driver's, and it says what to do
+            raise cannot_be_opened(self._place, error) from error
         return HEAD
 
     async def _make_folder(self) -> None:

@@ -5,7 +5,7 @@ Knows turns and the desk. Which gates there are is `gateway/approvals/`'s; what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -39,6 +39,8 @@ _QUEUE_S: Final = 15.0
 _ANSWER_S: Final = 5.0
 _ANSWER_SHARE: Final = 0.2
 
+AfterDecision = Callable[[Turn, Progress, ApprovalRow], Awaitable[str | None]]
+
 
 class Approving:
     """Stops the calls that a human has to approve. Holds no state of any turn.
@@ -52,8 +54,13 @@ class Approving:
         self._desk = desk
         self._clock = clock
 
-    async def begin(self, turn: Turn, progress: Progress) -> None:
+    async def begin(self, turn: Turn, progress: Progress, after: AfterDecision) -> None:
         """Put before the model what came of the approvals that its conversation carries.
+
+        Args:
+            turn: whose.
+            progress: where it is put.
+            after: says what became of what was done before a call that was not made.
 
         Raises:
             StoreUnavailable: there are some, and they cannot be read.
@@ -85,7 +92,9 @@ class Approving:
             if row.settled_at(self._clock.now()):
                 approvals.told.append(row.id)
         if tells:
-            told = told_messages(tells)
+            settled = [row for row, _ in tells if row.settled_at(self._clock.now())]
+            notes = {row.id: note for row in settled if (note := await after(turn, progress, row)) is not None}
+            told = told_messages(tells, notes)
             _tell(turn, [row for row, _ in tells], told)
             progress.messages = (*progress.messages, *told)
             progress.used = True

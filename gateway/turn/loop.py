@@ -103,7 +103,7 @@ class TurnLoop:
         """Take the turn to its end, whatever that leaves behind."""
         progress = Progress(turn.messages)
         try:
-            await self._approving.begin(turn, progress)
+            await self._approving.begin(turn, progress, self._undoing.after_decision)
             result = await self._in_time(turn, progress, sink)
             await self._approving.end(turn)
             return result
@@ -148,6 +148,8 @@ class TurnLoop:
                 break
             outcomes = await self._run(turn, progress, mine, sink)
             if turn.approvals is not None and turn.approvals.waiting:
+                if undone := await self._undoing.after(turn, progress, outcomes):
+                    progress.ran(mine, contents(_with_note(outcomes, undone), turn.offered, None))
                 self._close_waiting(turn, progress)
                 break
             if theirs:
@@ -237,8 +239,7 @@ class TurnLoop:
             turn.record.emit(
                 "approval.waiting", approval=row.id, name=row.name, arguments=msgspec.json.decode(row.arguments)
             )
-        words = pending_message(rows)
-        progress.closing = words if progress.closing is None else f"{progress.closing}\n\n{words}"
+        progress.close_with(pending_message(rows))
         if not progress.theirs:
             progress.carry_on()
 

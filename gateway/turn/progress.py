@@ -114,6 +114,10 @@ class Progress:
         self.messages = (*self.messages, replayable_message(self.last.message), *self.results)
         self.results = ()
 
+    def close_with(self, words: str) -> None:
+        """The gateway has this to say at the end of the answer, behind what it has to say already."""
+        self.closing = words if self.closing is None else f"{self.closing}\n\n{words}"
+
     def say(self, words: str) -> str:
         """Add the gateway's own words, apart from what stands before them; what to send of them."""
         before = "".join(self.said)

@@ -7,7 +7,7 @@ long as a client would. A background run that ends without an answer is seen to 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import structlog
@@ -15,8 +15,9 @@ import structlog
 from gateway.approvals.desk import Asking, Desk
 from gateway.clock import Clock
 from gateway.errors import StoreUnavailable
-from gateway.saga.owed import END, to_undo, undo_run
+from gateway.saga.owed import END, expired_place, to_undo, undo_run
 from gateway.saga.words import ask_words, undone_words
+from gateway.store.approval_records import ApprovalRow
 from gateway.store.compensation_records import CompensationRow, Compensations
 from gateway.store.run_records import RunRecords
 from gateway.store.turn_records import EffectRow, Effects
@@ -28,6 +29,8 @@ from gateway.turn.progress import Progress
 # Seconds that an answer waits for what is being undone, and what it leaves of the turn's time.
 _WAIT_S: Final = 20.0
 _ANSWER_S: Final = 5.0
+# Seconds within which a run is begun that is recorded.
+_BEGIN_S: Final = 3.0
 _LOOK_S: Final = 0.2
 _LOOK_MOST_S: Final = 1.0
 _CLOSE_S: Final = 5.0
@@ -76,14 +79,38 @@ class Undoing:
         if not failed:
             return None
         why = f"`{failed[0].name}` {'was not approved' if _refused(failed[0]) else 'failed'}"
-        words = await self._undone(turn, str(turn.machine.rounds), why)
+        # Whoever decides about a call has that undone which was done before it, maybe by now: it is the same run.
+        approvals = turn.approvals.known.values() if turn.approvals is not None else ()
+        calls = {each.call_id for each in failed}
+        decided = [row.id for row in approvals if row.turn_id == turn.turn_id and row.call_id in calls]
+        words = await self._undone(turn, (*decided, str(turn.machine.rounds)), why)
         if words is not None:
-            progress.closing = words if progress.closing is None else f"{progress.closing}\n\n{words}"
+            progress.close_with(words)
+        return words
+
+    async def after_decision(self, turn: Turn, progress: Progress, row: ApprovalRow) -> str | None:
+        """What became of what an earlier turn had done before a call that was not approved, or has failed, in words.
+
+        The words are the answer's too.
+        """
+        if row.kind != "call" or row.on_failure != "compensate" or row.ok:
+            return None
+        places = (row.id, expired_place(row.id))
+        runs = {undo_run(row.turn_id, row.owner, place, "", None, 0).id for place in places}
+        known = {each.effect_id for each in await self._compensations.of_turn(row.turn_id, row.owner)}
+        effects = await self._effects.of_turn(row.turn_id, row.owner)
+        fresh = to_undo(effects, lambda effect: _undoer(effect, turn.snapshot.tools), known)
+        # Decided a moment ago, it may not have begun.
+        owed = await self._awaited(turn, row.turn_id, runs, empty_s=_BEGIN_S if fresh else 0.0)
+        if not owed:
+            return None
+        words = undone_words(owed, f"`{row.name}` {'failed' if row.status == 'approved' else 'was not approved'}")
+        progress.close_with(words)
         return words
 
     async def failed(self, turn: Turn, why: str) -> str | None:
         """The turn has failed: what became of what it had done, in words."""
-        return await self._undone(turn, END, why) if self.wanted(turn) else None
+        return await self._undone(turn, (END,), why) if self.wanted(turn) else None
 
     def soon(self, turn: Turn, why: str) -> None:
         """As `failed`, behind a turn that nobody waits for any more."""
@@ -113,18 +140,24 @@ class Undoing:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_S)
 
-    async def _undone(self, turn: Turn, place: str, why: str) -> str | None:
+    async def _undone(self, turn: Turn, places: Sequence[str], why: str) -> str | None:
         """Have it undone, or ask whether it is to be; what came of it, in words, or None where there was nothing."""
         if turn.on_failure == "ask":
             return await self._ask(turn, why)
-        run_id = await self._begin(turn, place, why)
-        if run_id is None:
+        rows: list[CompensationRow] = []
+        begun = False
+        for place in places:
+            run_id = await self._begin(turn, place, why)
+            if run_id is None:
+                continue
+            begun = True
+            found = await self._awaited(turn, turn.turn_id, {run_id})
+            if found:
+                turn.record.emit("compensation.told", run=run_id, steps={row.undoes: row.status for row in found})
+            rows += found
+        if not begun:
             return None
-        rows = await self._awaited(turn, run_id)
-        if not rows:
-            return f"(Because {why}, what had been done is being undone.)"
-        turn.record.emit("compensation.told", run=run_id, steps={row.undoes: row.status for row in rows})
-        return undone_words(rows, why)
+        return undone_words(rows, why) if rows else f"(Because {why}, what had been done is being undone.)"
 
     async def _begin(self, turn: Turn, place: str, why: str) -> str | None:
         """Record the run that undoes the turn's effects; its id, or None where there are none."""
@@ -148,15 +181,26 @@ class Undoing:
             found += [each for each in effects if each.status == "started" and _undoer(each, registry)]
         return found
 
-    async def _awaited(self, turn: Turn, run_id: str) -> Sequence[CompensationRow]:
-        """Every step of a run, once all have come to something, or as they are when nobody would wait any longer."""
-        left_s = max(0.0, min(_WAIT_S, turn.deadline - self._clock.monotonic() - _ANSWER_S))
-        until = self._clock.monotonic() + left_s
+    async def _awaited(
+        self, turn: Turn, of_turn: str, runs: Collection[str], *, empty_s: float = _WAIT_S
+    ) -> Sequence[CompensationRow]:
+        """Every step of runs, once all have come to something, or as they are when nobody would wait any longer.
+
+        Args:
+            turn: who waits.
+            of_turn: whose effects are undone.
+            runs: that undo them.
+            empty_s: how long is waited where nothing is owed by then.
+        """
+        now = self._clock.monotonic()
+        left_s = max(0.0, min(_WAIT_S, turn.deadline - now - _ANSWER_S))
+        until, until_owed = now + left_s, now + min(left_s, empty_s)
         wait_s = _LOOK_S
         while True:
-            rows = await self._compensations.of_turn(turn.turn_id, turn.principal.owner)
-            rows = [row for row in rows if row.run_id == run_id]
-            if (rows and all(row.status != "pending" for row in rows)) or self._clock.monotonic() >= until:
+            rows = await self._compensations.of_turn(of_turn, turn.principal.owner)
+            rows = [row for row in rows if row.run_id in runs]
+            over = not any(row.status == "pending" for row in rows)
+            if (rows and over) or self._clock.monotonic() >= (until if rows else until_owed):
                 return rows
             await self._clock.sleep(wait_s)
             wait_s = min(_LOOK_MOST_S, wait_s * 1.3)
@@ -172,7 +216,8 @@ class Undoing:
             session=turn.session,
             turn_id=turn.turn_id,
             trace_id=turn.record.trace_id,
-            round=turn.machine.rounds,
+            # As where nobody waits: whoever asks first has asked.
+            round=owed[0].round,
             # No call's place.
             position=-1,
             call_id=f"call_undo_{turn.turn_id}",

@@ -6,7 +6,7 @@ Values of one turn. Pure but for being changed while the turn runs. Does not kno
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from gateway.approvals.gates import call_id_of
 from gateway.approvals.words import pending_result, settled_result
 from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
 from gateway.store.approval_records import ApprovalRow, ApprovalStatus
+from gateway.tools.result import noted
 
 PREFIX: Final = "apr_"
 # Behind the id of a call whose outcome is not there yet.
@@ -69,8 +70,11 @@ def is_told(row: ApprovalRow, messages: Sequence[Message]) -> bool:
     return last is None or row.id not in last.text
 
 
-def told_messages(rows: Sequence[tuple[ApprovalRow, ApprovalStatus]]) -> tuple[Message, ...]:
-    """The calls and their outcomes, as the conversation is to have them; of what is being done, that it is."""
+def told_messages(rows: Sequence[tuple[ApprovalRow, ApprovalStatus]], notes: Mapping[str, str]) -> tuple[Message, ...]:
+    """The calls and their outcomes, as the conversation is to have them; of what is being done, that it is.
+
+    `notes` are remarks on outcomes, by the approvals' ids.
+    """
     calls: list[ToolCall] = []
     results: list[Message] = []
     for row, status in rows:
@@ -78,6 +82,7 @@ def told_messages(rows: Sequence[tuple[ApprovalRow, ApprovalStatus]]) -> tuple[M
         # Another id: who was told this has not been told the outcome.
         call_id = call_id_of(row.id) if done else f"{call_id_of(row.id)}{BEING_DONE}"
         content = settled_result(row, status) if done else pending_result(row)
+        content = noted(content, notes[row.id]) if row.id in notes else content
         calls.append(ToolCall(call_id, row.name, row.arguments))
         results.append(Message("tool", (ToolResult(call_id, content),)))
     return (Message("assistant", tuple(calls)), *results) if calls else ()

@@ -24,8 +24,13 @@ async def test_delete_waits_for_a_code_and_its_outcome_reaches_whoever_goes_on(t
 
         shown = await here.approval(approval)
         assert (shown["status"], shown["arguments"], shown["needs_code"]) == ("pending", DELETE, True)
-        status, body = await here.decide(approval, "approve", {"code": shown["code"]})
+        # As an input method for Chinese types digits.
+        typed = shown["code"].translate({ord("0") + digit: ord("０") + digit for digit in range(10)})
+        status, body = await here.decide(approval, "approve", {"code": typed})
         assert (status, body["status"]) == (200, "approved")
+        # What was decided to be done is done: its run is nobody's to stop.
+        run = body["run_id"]
+        assert (await here.served.post(f"/v1/runs/{run}/cancel", {}, **as_key("app")))[0] in (200, 400)
         assert (await here.settled(approval))["outcome"]["ok"]
         assert here.done() == [("delete_order", "SO-1")]
 

@@ -67,9 +67,14 @@ async def test_response_item_of_an_asker_who_may_not_is_refused(tmp_path: Path) 
         word: Any = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
         with pytest.raises(openai.PermissionDeniedError):
             await client.responses.create(model="auto", input=[word], previous_response_id=first.id)
-        other: Any = {**word, "approval_request_id": "apr_000000000000000000000000"}
-        with pytest.raises(openai.BadRequestError):
-            await client.responses.create(model="auto", input=[other], previous_response_id=first.id)
+        others: list[Any] = [
+            {**word, "approval_request_id": "apr_000000000000000000000000"},
+            {**word, "approve": "yes"},
+        ]
+        for other in others:
+            with pytest.raises(openai.BadRequestError):
+                await client.responses.create(model="auto", input=[other], previous_response_id=first.id)
+        assert (await here.approval(request.id))["status"] == "pending"
         assert here.done() == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from gateway.runs import compensation
 from tests.approvals.chain import LAST, STEPS, chain, script
-from tests.approvals.office import Office, as_key, until
+from tests.approvals.office import Office, as_key, told, until
 from tests.approvals.test_runs import begin, ended
+from tests.replies import answer, call
 
 
 @pytest.fixture(autouse=True)
@@ -200,11 +202,31 @@ async def test_rejection_undoes_what_was_done_before_it(tmp_path: Path) -> None:
         assert here.done() == DONE
         status, _ = await here.decide(headers["x-gateway-approval"], "reject", {"reason": "no"})
         assert status == 200
+        # At once: it may not have begun.
+        thread = [("user", "a trip"), ("assistant", text), ("user", "go on")]
+        said, _ = await here.ask([{"role": role, "content": each} for role, each in thread])
+        assert "Because `sign` was not approved, what had been done was undone: `reserve_hotel`, `reserve_car`" in said
+        assert "was undone" in told(here.upstream.requests[-1])[-1]["note"]
+        assert here.done() == [*DONE, *UNDONE]
 
-        async def undone() -> bool:
-            return here.done() == [*DONE, *UNDONE]
 
-        await until(undone)
+@pytest.mark.parametrize("mode", ["compensate", "ask"])
+async def test_turn_whose_call_is_rejected_while_it_waits_says_what_became_of_the_rest(
+    tmp_path: Path, mode: str
+) -> None:
+    signs = script(*STEPS, ("sign", {"text": "yes"}))
+    async with chain(tmp_path, signs, mode=mode, approvals={"wait_s": 60}) as here:
+        turn = asyncio.create_task(here.ask("a trip"))
+        approval = (await here.pending())["id"]
+        assert (await here.decide(approval, "reject", {"reason": "no"}))[0] == 200
+        text, _ = await turn
+        if mode == "compensate":
+            assert "what had been done was undone: `reserve_hotel`, `reserve_car`" in text
+            assert here.done() == [*DONE, *UNDONE]
+        else:
+            # Whoever waits and whoever decides have both seen to it.
+            assert (await here.pending())["id"] in text
+            assert here.done() == DONE
 
 
 async def test_ask_asks_a_human_whether_it_is_to_be_undone(tmp_path: Path) -> None:
@@ -215,11 +237,41 @@ async def test_ask_asks_a_human_whether_it_is_to_be_undone(tmp_path: Path) -> No
         approval = (await here.pending())["id"]
         assert approval in text
         assert (await here.decide(approval, "approve"))[0] == 200
+        outcome = (await here.settled(approval))["outcome"]
+        assert here.done() == [*DONE, *UNDONE]
+        assert outcome["ok"]
+        thread = [("user", "a trip"), ("assistant", text), ("user", "go on")]
+        await here.ask([{"role": role, "content": said} for role, said in thread])
+        last = told(here.upstream.requests[-1])[-1]
+        assert "what had been done was undone: `reserve_hotel`, `reserve_car`" in last["result"]
 
-        async def undone() -> bool:
-            return here.done() == [*DONE, *UNDONE]
 
-        await until(undone)
+async def test_asker_cannot_stop_what_is_being_undone(tmp_path: Path) -> None:
+    (tmp_path / "hold-cancel_hotel").touch()
+    async with chain(tmp_path, script(*STEPS, LAST)) as here:
+        turn = asyncio.create_task(here.ask("a trip"))
+        found: list[dict[str, Any]] = []
+
+        async def begun() -> bool:
+            found[:] = (await here.served.get("/v1/runs?status=running", **as_key("app")))[2]["data"]
+            return bool(found)
+
+        await until(begun)
+        status, _, body = await here.served.post(f"/v1/runs/{found[0]['id']}/cancel", {}, **as_key("app"))
+        assert (status, "cannot be cancelled" in str(body)) == (400, True)
+        (tmp_path / "hold-cancel_hotel").unlink()
+        await turn
+        assert here.done() == [*DONE, *UNDONE]
+
+
+async def test_step_that_fails_beside_one_that_waits_undoes_what_was_done(tmp_path: Path) -> None:
+    calls = [("reserve_car", {"days": 2}), ("sign", {"text": "it"}), LAST]
+    reply = answer(calls=[call(f"call_{name}", name, json.dumps(said)) for name, said in calls])
+    async with chain(tmp_path, lambda _: reply) as here:
+        text, headers = await here.ask("a trip")
+        assert headers["x-gateway-approval"] in text
+        assert "Because `charge` failed, what had been done was undone: `reserve_car`" in text
+        assert here.done() == [("reserve_car", "2"), ("cancel_car", "CAR-2")]
 
 
 @pytest.mark.parametrize("cancelled", [True, False])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, insert, literal, select, update
 
 from gateway.store.audit_records import AuditEntry
 from gateway.store.sql import SqlStore
@@ -50,6 +50,14 @@ async def test_entries_stand_on_each_other_and_tampering_is_found(store: SqlStor
     assert [row.seq for row in await store.audit.newest(None, limit=2, after=4)] == [3, 2]
 
 
+_NAMES = [column.name for column in audit.c]
+
+
+def _as_sixth(name: str) -> Any:
+    """A column of an entry that stands behind the end."""
+    return literal(6) if name == "seq" else audit.c[name]
+
+
 @pytest.mark.parametrize(
     ("tampering", "place"),
     [
@@ -59,6 +67,7 @@ async def test_entries_stand_on_each_other_and_tampering_is_found(store: SqlStor
         (delete(audit).where(audit.c.seq >= 4), 4),
         (delete(audit).where(audit.c.seq == 1), 1),
         (delete(audit_head), 5),
+        (insert(audit).from_select(_NAMES, select(*map(_as_sixth, _NAMES)).where(audit.c.seq == 5)), 6),
     ],
 )
 async def test_changed_or_missing_entry_is_named(tmp_path: Path, tampering: Any, place: int) -> None:

@@ -43,6 +43,25 @@ def ask(path: Path, sql: str) -> list[tuple[object, ...]]:
     return found
 
 
+async def test_whoever_starts_it_is_told_which_database_cannot_be_opened_and_why_without_its_password(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "no.db").write_bytes(b"this is no database at all, and was never meant to be one")
+    for place, named, why in (
+        ("postgresql://app:hidden@127.0.0.1:1/shop", "app:***@127.0.0.1:1/shop", "refused|Connect call failed"),
+        (url(tmp_path / "no.db"), "no.db", "not a database"),
+    ):
+        store = SqlStore(place)
+        try:
+            for act in (store.open, store.upgrade):
+                with pytest.raises(StoreUnavailable, match=why) as caught:
+                    await act()
+                assert named in str(caught.value)
+                assert "hidden" not in str(caught.value)
+        finally:
+            await store.close()
+
+
 async def test_the_newest_migration_is_the_one_that_lets_a_start_skip_alembic() -> None:
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -300,7 +319,7 @@ async def test_the_file_is_written_through_and_shrinks_when_traces_go(tmp_path: 
         for number in range(100)
     ]
     await store.traces.add(rows)
-    await store.traces.prune(before=100, max_bytes=10**9)
+    await store.traces.prune(before=100, max_bytes=2**31)
     await store.close()
     assert (tmp_path / "x.db").stat().st_size < 1_000_000
 
