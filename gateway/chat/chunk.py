@@ -101,8 +101,8 @@ class Run(msgspec.Struct, frozen=True):
 class Chunk(msgspec.Struct):
     """One chunk: the JSON as it came, and what was read of it.
 
-    Or a run of chunks as if it were one: then `data` is empty, and the text that was read is all of theirs. Who reads `data`
-    takes `singles` or `payloads` of what may be a run.
+    Or a run of chunks as if it were one that says all their texts: so it is read, and so it stands in `data`. `singles` and
+    `payloads` are the chunks as they came.
     """
 
     data: bytes

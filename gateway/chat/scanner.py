@@ -17,6 +17,7 @@ _TEXT = re.compile(rb'"content":\s*("(?:[^"\\]|\\.)*+")')
 
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
+_encode = msgspec.json.Encoder().encode
 
 
 class TextScanner:
@@ -119,9 +120,10 @@ class RunScanner:
         known = self._known
         text = "".join(texts)
         said = [ChunkChoice(0, Delta(content=text))]
-        return Chunk(
-            b"", ChunkFields(known.id, known.model, said, created=known.created), Run(made, spelled, text)
-        ), end
+        # For whoever looks at one chunk after the other, a run is one chunk that says all of it.
+        data = made.before + (spelled[0] if len(spelled) == 1 else _encode(text)) + made.after
+        fields = ChunkFields(known.id, known.model, said, created=known.created)
+        return Chunk(data, fields, Run(made, spelled, text)), end
 
 
 def form_of(data: bytes) -> Form | None:
