@@ -6,8 +6,8 @@ import contextlib
 from typing import Any, Literal, cast, get_args
 
 import msgspec
-from fastapi import Request
 from msgspec import structs
+from starlette.requests import Request
 
 from gateway.api.auth import caller
 from gateway.api.edge import TRACE_ID
@@ -152,7 +152,7 @@ async def _said(services: Services, row: EffectRow, action: AuditAction, by: str
             action=action,
             subject=row.id,
             tool=row.tool,
-            arguments=masked_arguments(row.arguments),
+            arguments=masked_arguments(row.arguments, services.versions.current.tools.secrets_of(row.tool)),
             arguments_hash=row.arguments_hash,
             outcome=row.status,
         )

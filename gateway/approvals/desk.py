@@ -7,7 +7,7 @@ know turns, tools, SQL or HTTP.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -71,6 +71,7 @@ class Desk:
         clock: for times and waits.
         config: the settings as they are now.
         webhooks: who can be told, by name, as they are now.
+        secrets_of: a tool's sensitive parameters, by its name: the audit log holds none of them.
     """
 
     def __init__(
@@ -79,7 +80,9 @@ class Desk:
         clock: Clock,
         config: Callable[[], ApprovalsConfig],
         webhooks: Callable[[], Mapping[str, WebhookConfig]],
+        secrets_of: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
+        self._secrets_of = secrets_of
         self._approvals = approvals
         self._clock = clock
         self._config = config
@@ -361,7 +364,7 @@ class Desk:
             action=action,
             subject=row.id,
             tool=row.tool,
-            arguments=masked_arguments(row.arguments),
+            arguments=masked_arguments(row.arguments, self._secrets_of(row.tool)),
             arguments_hash=row.arguments_hash,
             decision=decision,
             version=row.version,

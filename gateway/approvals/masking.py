@@ -6,6 +6,7 @@ Pure. The hash beside them says what they really were.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -18,22 +19,24 @@ _HIDDEN: Final = "***"
 _MOST_CHARS: Final = 200
 
 
-def masked_arguments(arguments: str) -> str:
-    """JSON text of arguments, masked; what is no JSON is not kept at all."""
+def masked_arguments(arguments: str, secrets: Collection[str] = ()) -> str:
+    """JSON text of arguments, masked; what is no JSON is not kept at all. `secrets` are paths of what is not to be seen in it."""
     try:
         value = msgspec.json.decode(arguments)
     except msgspec.DecodeError:
         return '"***"'
-    return msgspec.json.encode(_masked(value)).decode()
+    return msgspec.json.encode(_masked(value, secrets)).decode()
 
 
-def _masked(value: Any, name: str = "") -> Any:
+def _masked(value: Any, secrets: Collection[str], path: str = "") -> Any:
+    if any(path == secret or path.endswith(f".{secret}") for secret in secrets):
+        return _HIDDEN
     match value:
         case dict():
-            return {key: _masked(item, str(key)) for key, item in value.items()}
+            return {key: _masked(item, secrets, f"{path}.{key}" if path else str(key)) for key, item in value.items()}
         case list():
-            return [_masked(item, name) for item in value]
-        case _ if _SECRET.search(name):
+            return [_masked(item, secrets, path) for item in value]
+        case _ if _SECRET.search(path.rpartition(".")[2]):
             return _HIDDEN
         case str():
             text = _DIGITS.sub(lambda found: f"{_HIDDEN}{found[0][-2:]}", _MAIL.sub(_HIDDEN, value))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -18,7 +19,8 @@ from gateway.approvals.desk import Desk
 from gateway.approvals.view import view
 from gateway.clock import SystemClock
 from gateway.commands.client import Unreachable, get_json, post_json
-from gateway.commands.files import paths_of, settings_of, tell
+from gateway.commands.files import paths_of, quiet_log, settings_of, tell
+from gateway.commands.private import PrivateView, private_view
 from gateway.config.loader import load
 from gateway.errors import ApprovalDecided, ConfigError, InvalidRequest, NotFound, StoreUnavailable
 from gateway.settings import Settings
@@ -89,32 +91,36 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> list[
 
 
 async def _in_database(arguments: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
-    async with _desk(arguments, settings) as desk:
+    config_path, routes_path = paths_of(arguments, settings)
+    quiet_log("nothing")
+    private = await private_view(config_path, routes_path, settings)
+    async with _desk(config_path, routes_path, settings, private) as desk:
         if arguments.action == "list":
             rows = await desk.newest(None, status=arguments.status, limit=arguments.limit, after=arguments.after)
-            return [_shown(row, desk) for row in rows]
+            return [_shown(row, desk, private) for row in rows]
         row = await desk.get(arguments.id, None)
         by = f"{getpass.getuser()} at the terminal"
         if arguments.action == "approve":
             row = await desk.decide(row, "approved", by=by, reason=arguments.reason, code=arguments.code)
         elif arguments.action == "reject":
             row = await desk.decide(row, "rejected", by=by, reason=arguments.reason)
-        return [_shown(row, desk)]
+        return [_shown(row, desk, private)]
 
 
-def _shown(row: ApprovalRow, desk: Desk) -> dict[str, Any]:
+def _shown(row: ApprovalRow, desk: Desk, private: PrivateView) -> dict[str, Any]:
     # Whoever has the database has the code.
-    return view(row, desk.status_of(row), row.code)
+    return private.approval(row, view(row, desk.status_of(row), row.code))
 
 
 @asynccontextmanager
-async def _desk(arguments: argparse.Namespace, settings: Settings) -> AsyncIterator[Desk]:
-    config_path, routes_path = paths_of(arguments, settings)
+async def _desk(config_path: Path, routes_path: Path, settings: Settings, private: PrivateView) -> AsyncIterator[Desk]:
     config = load(config_path, routes_path, settings).config
     store = SqlStore(config.storage.database)
     try:
         await store.open()
-        yield Desk(store.approvals, SystemClock(), lambda: config.approvals, lambda: config.webhooks)
+        yield Desk(
+            store.approvals, SystemClock(), lambda: config.approvals, lambda: config.webhooks, private.secrets_of
+        )
     finally:
         await store.close()
 

@@ -17,7 +17,8 @@ import msgspec
 from gateway.approvals.masking import masked_arguments
 from gateway.clock import SystemClock
 from gateway.commands.client import Unreachable, get_json, post_json
-from gateway.commands.files import paths_of, settings_of, tell
+from gateway.commands.files import paths_of, quiet_log, settings_of, tell
+from gateway.commands.private import private_view
 from gateway.config.loader import load
 from gateway.errors import ConfigError, EffectSettled, NotFound, StoreUnavailable
 from gateway.settings import Settings
@@ -100,11 +101,13 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> list[
 
 
 async def _in_database(arguments: argparse.Namespace, settings: Settings) -> list[EffectView]:
+    quiet_log("nothing")
     async with _settling(arguments, settings) as (settling, store):
         if arguments.action == "list":
             rows = await settling.newest(status=arguments.status, limit=arguments.limit, after=arguments.after)
             return views(rows, await store.compensations.of_effects([row.id for row in rows]))
         by = f"{getpass.getuser()} at the terminal"
+        secrets_of = (await private_view(*paths_of(arguments, settings), settings)).secrets_of
         row = await settling.settle(arguments.id, arguments.outcome, arguments.reason, by, _content(arguments))
         await store.compensations.settle(
             row.id, status=arguments.outcome, error=None if row.status == "done" else row.note, now=SystemClock().now()
@@ -117,7 +120,7 @@ async def _in_database(arguments: argparse.Namespace, settings: Settings) -> lis
                 action="effect.settled",
                 subject=row.id,
                 tool=row.tool,
-                arguments=masked_arguments(row.arguments),
+                arguments=masked_arguments(row.arguments, secrets_of(row.tool)),
                 arguments_hash=row.arguments_hash,
                 outcome=row.status,
             )

@@ -17,7 +17,8 @@ Strategy = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 class PinConfig(Section):
     """A kind of fact that no cut may lose."""
 
-    tag: Annotated[str, StringConstraints(pattern=r"^\w[\w -]{0,31}$")] = Field(
+    # Its length is not in the pattern, which would hold all letters of Unicode as often: 3 MB.
+    tag: Annotated[str, StringConstraints(pattern=r"^\w[\w -]*$", max_length=32)] = Field(
         description="What the fact is called; a newer value of the same tag replaces the older one."
     )
     pattern: NonEmpty | None = Field(
@@ -34,7 +35,9 @@ class PinConfig(Section):
             try:
                 re2.compile(value, options)
             except re2.error as error:
-                raise ValueError(f"{value!r} is no RE2 pattern: {error}") from error
+                # The library's words are bytes.
+                why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else error
+                raise ValueError(f"{value!r} is no RE2 pattern: {why}") from error
         return value
 
 

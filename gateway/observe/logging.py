@@ -19,6 +19,7 @@ from structlog.typing import Processor
 from gateway.config.models import LogConfig
 from gateway.observe.encoding import summary
 from gateway.observe.events import Recorder
+from gateway.observe.masked import masked_line
 from gateway.observe.redaction import Redactor
 from gateway.security.masking.scrubbing import scrubbed
 
@@ -123,6 +124,10 @@ class LogSubscriber:
         if trace.events and "endpoint" in trace.events[0].data:
             for name in ("endpoint", "peer", "address"):
                 fields.setdefault(name, trace.events[0].data.get(name))
+        if trace.private is not None and trace.private.masking.declared and isinstance(fields.get("message"), str):
+            # Nobody but the turn knows what its tools' fields hold.
+            said = (event.data for event in trace.events if "arguments" in event.data)
+            fields["message"] = masked_line(trace.private, said, fields["message"])
         fields["trace_id"] = trace.trace_id
         fields["owner"] = trace.owner
         if status < 400:

@@ -6,13 +6,14 @@ Knows where in events messages, arguments and results stand. Does not know who k
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from gateway.security.masking.masking import Masking
 from gateway.security.masking.messages import Conversation, masked_call, masked_wire, secrets_of
+from gateway.security.masking.placeholders import PLACEHOLDER, said_name
 from gateway.security.masking.values import Values
 
 
@@ -45,6 +46,15 @@ def masked_call_view(private: Conversation, tool: str, shown: Mapping[str, Any])
             if isinstance(shown.get(name), (dict, list, str)):
                 out[name] = values.value(shown[name], secrets)
     return out
+
+
+def masked_line(private: Conversation, data: Iterable[Mapping[str, Any]], text: str) -> str:
+    """A text for the log, with the kinds of what is private in it; `data` is what happened before, with what was said in it."""
+    learning = Values(private.masking, escape=None)
+    for each in data:
+        _data({"data": each}, learning, private.masking)
+    made = private.masking.masked(text, escape=False)
+    return PLACEHOLDER.sub(lambda match: f"[{said_name(match.group())}]", made)
 
 
 def _data(event: Mapping[str, Any], values: Values, masking: Masking) -> dict[str, Any]:

@@ -241,7 +241,7 @@ class CompensationHandler:
                 action=action,
                 subject=effect.id,
                 tool=row.tool,
-                arguments=masked_arguments(row.arguments or "{}"),
+                arguments=masked_arguments(row.arguments or "{}", self._versions.current.tools.secrets_of(row.tool)),
                 outcome=row.status if row.error is None else f"{row.status}: {row.error}",
             )
         )

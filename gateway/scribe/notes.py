@@ -45,7 +45,7 @@ class Notes(msgspec.Struct, frozen=True):
         if self.summary:
             lines += ["Earlier in this conversation:", self.summary]
         if self.pins:
-            lines += ["Facts that hold:", *(f"- {pin.tag}: {pin.value}" for pin in self.pins)]
+            lines += ["Facts that hold:", *(f"- {pin.tag}: {pin.told}" for pin in self.pins)]
         return "\n".join([*lines, END])
 
 
@@ -53,7 +53,7 @@ def pins_tokens(pins: Sequence[Pin]) -> int:
     """What a block with these pins takes."""
     if not pins:
         return 0
-    return AROUND_TOKENS + sum([text_tokens(f"- {pin.tag}: {pin.value}") + 1 for pin in pins])
+    return AROUND_TOKENS + sum([text_tokens(f"- {pin.tag}: {pin.told}") + 1 for pin in pins])
 
 
 def with_notes(messages: list[Message], notes: Notes) -> None:

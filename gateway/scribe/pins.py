@@ -60,6 +60,9 @@ _SAID_PRIORITY: Final = 1
 # How tags of sentences begin that are said to last.
 LASTING: Final = "said: "
 _QUESTION: Final = ("?", "？")
+_COMPARES: Final = re.compile(
+    r"(?i)\b(?:compare[ds]?|comparing|comparison|versus|vs|than|as opposed to|unlike|relative to)\b|相比|对比|比较|同比|环比|相较"
+)
 # A yes, and nothing else of weight.
 _YES_CHARS: Final = 60
 _YES: Final = re.compile(
@@ -77,12 +80,21 @@ class Pin(msgspec.Struct, frozen=True):
         value: as it was said.
         priority: what is shown first, where there is not room for all.
         at: the position of the message it was said in.
+        asked: whether it was only asked about, or compared with.
+        later: what was asked about since, and holds beside it.
     """
 
     tag: str
     value: str
     priority: int
     at: int
+    asked: bool = False
+    later: str = ""
+
+    @property
+    def told(self) -> str:
+        """As it is told: what is newest stands last."""
+        return f"{self.value} (asked about later: {self.later})" if self.later else self.value
 
 
 class PinPatterns:
@@ -112,17 +124,20 @@ class PinPatterns:
         # Half a surrogate pair is nothing that engine reads.
         text = both_ends(text, _READ_CHARS).encode("utf-8", "replace").decode()
         found: dict[str, Pin] = {}
+        asides = _asides(text)
         for number in sorted(self._any.Match(text) or ()) if self._rules else ():
             tag, pattern, priority = self._rules[number]
-            values: list[str] = []
+            values: dict[str, bool] = {}
             for match in pattern.finditer(text):
                 value = _clean(match.group(1) if pattern.groups else match.group())
-                if value and value not in values:
-                    values.append(value)
+                if value:
+                    asked = any(start <= match.start() < end for start, end in asides)
+                    values[value] = values.get(value, True) and asked
                 if len(values) == _MOST_VALUES:
                     break
-            if values and tag not in found:
-                found[tag] = Pin(tag, ", ".join(values), priority, at)
+            stated = [value for value, asked in values.items() if not asked]
+            if values and (tag not in found or (found[tag].asked and stated)):
+                found[tag] = Pin(tag, ", ".join(stated or values), priority, at, asked=not stated)
         for match in _TAGGED.finditer(text):
             tag = match[1].strip()
             found[tag] = Pin(tag, _clean(match[2]), self._priorities.get(tag.casefold(), 9), at)
@@ -150,6 +165,11 @@ class Pins:
         """Read what a user said in the message at this position."""
         for pin in self._patterns.found_in(text, at):
             older = self._by_tag.pop(pin.tag, None)  # the newest stands last
+            if older is not None and pin.asked:
+                # Whoever compares with last month still wants last week.
+                same = pin.value == older.value
+                self._by_tag[pin.tag] = older if same else msgspec.structs.replace(older, later=pin.value)
+                continue
             if older is not None and older.value != pin.value:
                 self.replaced.setdefault(older.at, []).append(older.value)
             self._by_tag[pin.tag] = pin
@@ -173,6 +193,17 @@ class Pins:
         said = [pin for pin in self._by_tag.values() if pin.at < before]
         said.sort(key=lambda pin: (-pin.priority, -pin.at, pin.tag))
         return tuple(sorted(said[:most], key=lambda pin: (pin.at, pin.tag)))
+
+
+def _asides(text: str) -> list[tuple[int, int]]:
+    """Where a text only asks or compares."""
+    if not any(mark in text for mark in _QUESTION) and _COMPARES.search(text) is None:
+        return []
+    return [
+        (match.start(), match.end())
+        for match in _SENTENCE.finditer(text)
+        if text[match.end() : match.end() + 1] in _QUESTION or _COMPARES.search(match.group()) is not None
+    ]
 
 
 def said_in(text: str, at: int) -> Iterable[Pin]:

@@ -65,6 +65,7 @@ class Wishes:
         events: whether the stream is to show registry calls too.
         headers: the request's headers that some tool is handed, lower case.
         whole: whether the request's messages are the whole conversation, hidden rounds included.
+        stored: whether the conversation is kept with its responses, and not as a session.
         durable: whether every step is recorded before the next begins, so that a run can go on from there.
     """
 
@@ -79,6 +80,7 @@ class Wishes:
     events: bool = False
     durable: bool = False
     whole: bool = False
+    stored: bool = False
 
 
 def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:

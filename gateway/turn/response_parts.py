@@ -46,8 +46,9 @@ def narrowed(wishes: Wishes, request: ResponsesRequest) -> Wishes:
     only = request.tools.only
     if only is not None:
         wishes = replace(wishes, tools=only if wishes.tools is None else wishes.tools & only)
-    if wishes.session is None and request.conversation is not None:
-        wishes = replace(wishes, session=request.conversation)
+    continues = request.conversation is not None or request.previous_id is not None
+    if wishes.session is None and continues:
+        wishes = replace(wishes, session=request.conversation, stored=True)
     return wishes
 
 

@@ -61,12 +61,12 @@ class Scribe:
             GatewayError: it cannot be entered.
         """
         config = snapshot.config.context.sessions
-        if wishes.session is None or not config.store or self._sessions is None:
+        if wishes.session is None or wishes.stored or not config.store or self._sessions is None:
             return None
         limit_s = snapshot.config.server.turn_timeout_s
         return await self._sessions.enter(request, principal, wishes, config, record, limit_s)
 
-    def window(self, turn: Turn) -> TurnWindow | None:
+    def window(self, turn: Turn, wishes: Wishes) -> TurnWindow | None:
         """The window of a turn; None where its conversation is sent as it is."""
         snapshot = turn.snapshot
         settings = self._settings_of(turn)
@@ -79,7 +79,7 @@ class Scribe:
             turn.principal.owner,
             turn.session,
             turn.record,
-            kept=turn.stay is not None,
+            kept=turn.stay is not None or (wishes.stored and snapshot.config.context.sessions.store),
             choose=snapshot.tools.strategies.get(settings.strategy),
         )
 

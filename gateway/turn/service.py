@@ -185,7 +185,7 @@ class Turns:
             raise
         if stay is not None:
             turn.stay, turn.cache = stay, None
-        turn.window = self._scribe.window(turn)
+        turn.window = self._scribe.window(turn, wishes)
         await self._scribe.recall(turn)
         return turn
 

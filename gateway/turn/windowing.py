@@ -271,7 +271,7 @@ class TurnWindow:
             dropped=dropped,
             shortened=shortened,
             epoch=window.epochs,
-            pins=[{"tag": pin.tag, "value": pin.value} for pin in fitted.notes.pins],
+            pins=[{"tag": pin.tag, "value": pin.told} for pin in fitted.notes.pins],
             summary=fitted.notes.summary,
             prefix_share=conversation.prefix_share(sent),
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from tests.serving import native_config, serving
+from tests.serving import Served, native_config, serving
 from tests.upstream import Reply, ScriptedUpstream, UpstreamRequest, answer, call, error, strict_history
 
 PATH = "/v1/chat/completions"
@@ -172,7 +172,6 @@ SHAPES: list[list[dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=range(len(SHAPES)))
 @pytest.mark.parametrize(
     ("capability", "upstream"),
     [
@@ -183,7 +182,7 @@ SHAPES: list[list[dict[str, Any]]] = [
     ids=["S", "T", "U"],
 )
 async def test_strict_templates_take_what_the_gateway_adds_B061(
-    tmp_path: Path, shape: list[dict[str, Any]], capability: dict[str, bool], upstream: Any
+    tmp_path: Path, capability: dict[str, bool], upstream: Any
 ) -> None:
     route = {"model": "m", "keywords": ["verbatim"], "system": "OPERATOR", "context": {"recent_turns": 1}}
     backend = {"capabilities": capability, "context_tokens": 1200}
@@ -191,21 +190,26 @@ async def test_strict_templates_take_what_the_gateway_adds_B061(
         ScriptedUpstream(then=upstream) as up,
         serving(tmp_path, native_config(up.base_url, backend=backend), {"r": route}) as on,
     ):
-        # Long enough that there are notes on top.
-        early = [user("My order is SO-2024-0318."), said("word " * 900)]
-        at = next(index for index, each in enumerate(shape) if each["role"] not in ("system", "developer"))
-        for messages in (shape, [*shape[:at], *early, *shape[at:]]):
-            status, _, got = await on.post(PATH, {"model": "auto", "messages": messages})
-            assert status == 200, got
-            sent = up.requests[-1].messages
-            assert sent[0]["role"] in ("system", "developer")
-            first = sent[0]["content"]
-            if shape[0]["content"] == "CLIENT":
-                assert first.startswith("CLIENT")
-            assert "OPERATOR" in first
-            assert "verbatim" in sent[-1]["content"]
-            assert "SO-2024-0318" not in first
-        assert "- order: SO-2024-0318" in up.requests[-1].messages[-1]["content"]
+        for shape in SHAPES:
+            await taken(on, up, shape)
+
+
+async def taken(on: Served, up: ScriptedUpstream, shape: list[dict[str, Any]]) -> None:
+    """A conversation of this shape is answered, as it is and long enough that there are notes on top."""
+    early = [user("My order is SO-2024-0318."), said("word " * 900)]
+    at = next(index for index, each in enumerate(shape) if each["role"] not in ("system", "developer"))
+    for messages in (shape, [*shape[:at], *early, *shape[at:]]):
+        status, _, got = await on.post(PATH, {"model": "auto", "messages": messages})
+        assert status == 200, got
+        sent = up.requests[-1].messages
+        assert sent[0]["role"] in ("system", "developer")
+        first = sent[0]["content"]
+        if shape[0]["content"] == "CLIENT":
+            assert first.startswith("CLIENT")
+        assert "OPERATOR" in first
+        assert "verbatim" in sent[-1]["content"]
+        assert "SO-2024-0318" not in first
+    assert "- order: SO-2024-0318" in up.requests[-1].messages[-1]["content"]
 
 
 def summing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway import cli
 from gateway.security.masking.detector import Detector
 from tests.serving import Served, native_config, serving
 from tests.upstream import (
@@ -361,7 +363,7 @@ async def test_b047_text_that_looks_like_a_call_does_not_run_and_is_unmasked_as_
 
 
 async def test_b059_parts_that_are_no_text_are_left_alone(tmp_path: Path) -> None:
-    picture = "data:image/png;base64," + "MTM4MTIzNDU2Nzg" * 20
+    picture = "data:image/png;base64," + f"iVBOR/{PHONE}/" * 20
     content = [
         {"type": "text", "text": f"my number is {PHONE}"},
         {"type": "image_url", "image_url": {"url": picture}},
@@ -692,3 +694,59 @@ async def test_what_a_tool_told_in_confidence_stays_private_where_its_result_is_
             await ask(served, [{"role": "system", "content": "Be brief."}, *conversation])
             await ask(served, conversation[-2:])
         assert all("9 Elm Street" not in wired(request) for request in upstream.requests)
+
+
+GUARDED = """
+from gateway.tools import ToolFatal, tool
+
+
+@tool(sensitive=["address"], writes=True, needs_confirmation=True)
+async def send(address: str) -> dict:
+    "Send a parcel."
+    return {"sent": True}
+
+
+@tool(sensitive=["address"])
+async def find(address: str) -> dict:
+    "Find a place."
+    raise ToolFatal(f"there is no {address}")
+
+
+def register(registry):
+    registry.add(send, find)
+"""
+
+
+async def test_what_waits_and_what_fails_is_told_without_sensitive_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command that reads the database, by the audit log, and by the log."""
+    street = {"address": "9 Elm Street"}
+
+    def ask(request: UpstreamRequest) -> Any:
+        last = request.messages[-1]
+        name = str(last["content"]).removesuffix(" it")
+        return answer(calls=[call(f"c{name}", name, json.dumps(street))]) if last["role"] == "user" else answer("ok")
+
+    config: dict[str, Any] = {"tools": {"default": ["send", "find"], "offer": "always"}, "approvals": {"wait_s": 0}}
+    files = ("--config", str(tmp_path / "gateway.yaml"), "--routes", str(tmp_path / "routes"))
+    monkeypatch.chdir(tmp_path)
+    async with (
+        ScriptedUpstream(then=ask) as upstream,
+        serving(tmp_path, native_config(upstream.base_url, **config), plugins={"guarded": GUARDED}) as served,
+    ):
+        await served.post("/v1/chat/completions", {"model": "m", "messages": user("send it")})
+        status, _, body = await served.post("/v1/chat/completions", {"model": "m", "messages": user("find it")})
+        assert (status, body["error"]["message"]) == (502, "there is no 9 Elm Street")
+        logged = capsys.readouterr().err
+        assert "there is no [private]" in logged
+        assert await asyncio.to_thread(cli.main, ["approvals", *files]) == 0
+        listed = capsys.readouterr().out
+        assert PLACEHOLDER.search(listed), listed
+        audited = json.dumps((await served.get("/v1/audit"))[2])
+        assert "send" in audited
+        assert "9 Elm Street" not in logged + listed + audited
+        # Where a plugin is broken nobody knows what is sensitive.
+        (tmp_path / "plugins" / "guarded.py").write_text("x =")
+        assert await asyncio.to_thread(cli.main, ["approvals", *files]) == 0
+        assert "send" in (listed := capsys.readouterr().out)

@@ -359,3 +359,23 @@ def strict_history_or_fine(request: UpstreamRequest) -> Reply:
         for each in message.get("tool_calls") or ():
             json.loads(each["function"]["arguments"])
     return strict_history(request) or answer("fine")
+
+
+async def test_conversations_of_responses_are_cut_as_sessions_are_and_kept_once(tmp_path: Path) -> None:
+    context = {"sessions": {"store": True}, "max_messages": 6}
+    async with (
+        ScriptedUpstream(then=answer("fine")) as up,
+        serving(tmp_path, kept(up.base_url, context=context)) as on,
+    ):
+        name = (await on.post("/v1/conversations", {}))[2]["id"]
+        last = None
+        for turn in range(6):
+            body = {"model": "m", "input": f"turn {turn}"}
+            assert (await on.post("/v1/responses", {**body, "conversation": name}))[0] == 200
+            assert len(up.requests[-1].messages) <= 6
+            chained = {**body, "previous_response_id": last} if last else body
+            last = (await on.post("/v1/responses", chained))[2]["id"]
+            assert len(up.requests[-1].messages) <= 6
+            assert "turn 0" in json.dumps(up.requests[-1].messages)
+        # Whoever deletes the conversation leaves no other copy of it.
+        assert (await on.get(f"/v1/sessions/{name}"))[0] == 404

@@ -240,3 +240,23 @@ def test_what_a_user_says_yes_to_is_pinned_and_so_is_what_stands_behind_a_long_t
     for other in ("No.", "Yes, but not that one.", "Why?", "不对"):
         assert "SO-2024-0318" not in talk(other)
     assert "- customer number: 4711" in talk("No.", long=True)
+
+
+def test_what_is_only_asked_about_or_compared_with_takes_no_facts_place() -> None:
+    def pins(*words: str) -> dict[str, str]:
+        talk = [
+            Message("user", (Text("It is about East China, last week."),)),
+            Message("assistant", (Text("word " * 300),)),
+        ]
+        for each in words:
+            talk += [Message("user", (Text(each),)), Message("assistant", (Text("word " * 300),))]
+        text = windowed((*talk, Message("user", (Text("Go on."),))), 500, answer_reserve_tokens=0)[-1].text
+        assert "(changed since)" not in text or "South" in text
+        return dict(
+            line[2:].split(": ", 1) for line in text.splitlines() if line.startswith(("- region:", "- date range:"))
+        )
+
+    for each in ("How was last month?", "Compare it with last month.", "与上个月相比如何？"):
+        assert pins(each)["date range"].startswith("last week (asked about later: ")
+    assert pins("How was South China?", "No, take South China.") == {"region": "South China", "date range": "last week"}
+    assert pins("Was North China better?")["region"] == "East China (asked about later: North China)"

@@ -39,6 +39,9 @@ ASIDES = [
     "ok, and the margin?",
     "Could you check the stock as well?",
     "Is that normal for the season?",
+    "How does that compare with last year?",
+    "Was North America better?",
+    "和去年相比呢？",
 ]
 
 

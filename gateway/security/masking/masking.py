@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Literal, Protocol
 
-from ahocorasick_rs import AhoCorasick, MatchKind
+from ahocorasick_rs import AhoCorasick, Implementation, MatchKind
 
 from gateway.security.masking.found import Found, apart, blanked
-from gateway.security.masking.placeholders import LOOKALIKE, OPENING, PLACEHOLDER, Mint, name_of
+from gateway.security.masking.placeholders import COPIED, LOOKALIKE, OPENING, PLACEHOLDER, Mint, name_of
 from gateway.security.masking.plain import encodable
 
 Mode = Literal["none", "mask", "block"]
@@ -25,6 +25,8 @@ _SHORTEST: Final = 4
 _SHORTEST_WIDE: Final = 2
 # Longer ones cannot stand by chance within something else.
 _LONG: Final = 8
+# What the library would take for a few words needs time by the square of their lengths.
+_AUTOMATON: Final = Implementation.ContiguousNFA
 _WORD_ENDS: Final = re.compile(r"[A-Za-z0-9_]")
 _MOST_REMEMBERED: Final = 4096
 
@@ -131,8 +133,8 @@ class Masking:
         `unmasked` gives the text back as it was.
         """
         spans: list[Found] = []
-        if escape and OPENING in text:
-            spans = [Found(match.start(), match.end(), LOOKALIKE) for match in PLACEHOLDER.finditer(text)]
+        if escape and OPENING[0] in text:
+            spans = [Found(match.start(), match.end(), LOOKALIKE) for match in COPIED.finditer(text)]
         spans += self._find(text, label)
         spans += self._seen_before(text)
         if not spans:
@@ -197,7 +199,7 @@ class Masking:
         finder = self._finder
         if finder is None:
             words = [value for value in [*self._known] if _is_word(value)]
-            finder = self._finder = (AhoCorasick(words, matchkind=MatchKind.LeftmostLongest), words)
+            finder = self._finder = (AhoCorasick(words, MatchKind.LeftmostLongest, implementation=_AUTOMATON), words)
         look, words = finder
         if not words:
             return []

@@ -70,7 +70,7 @@ class Privacy:
     @property
     def scrub(self) -> Scrub | None:
         """Takes private values out of texts that are nobody's; None where nothing is looked for anywhere."""
-        return scrubber(self._detectors[0][1]) if self._detectors else None
+        return scrubber([detector for _, detector in self._detectors]) if self._detectors else None
 
     def anywhere(self, owner: str) -> Conversation | None:
         """What is private where no route is known: what the gateway's own section says, else a route's."""

@@ -5,24 +5,27 @@ For logs, which have no owner, and for servers that only compare texts: equal te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from gateway.security.masking.found import apart
 from gateway.security.masking.masking import Detects
 from gateway.security.masking.placeholders import name_of
 
 Scrub = Callable[[str], str]
 
 
-def scrubber(detector: Detects) -> Scrub:
-    """What takes private values out of a text."""
+def scrubber(detectors: Sequence[Detects]) -> Scrub:
+    """What takes out of a text everything that one of these finds private."""
 
     def scrub(text: str) -> str:
-        if not detector.suspects(text.encode("utf-8", "surrogatepass")):
+        encoded = text.encode("utf-8", "surrogatepass")
+        found = [one for detector in detectors if detector.suspects(encoded) for one in detector.find(text)]
+        if not found:
             return text
         out: list[str] = []
         place = 0
-        for start, end, kind in detector.find(text):
+        for start, end, kind in apart(found):
             out += (text[place:start], f"[{name_of(kind)}]")
             place = end
         return "".join([*out, text[place:]])

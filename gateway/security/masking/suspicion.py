@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import re2
 
 from gateway.security.masking.context import PHONE_WORDS
-from gateway.security.masking.plain import DIGITS, SIGNS
+from gateway.security.masking.plain import DIGITS, SIGNS, UNSEEN
 
 # Characters around a suspicion that are looked at: what a detector may take in, and the words before it.
 _AROUND: Final = 96
@@ -34,8 +34,9 @@ _IBAN: Final = r"[A-Za-z{L}]{2}[0-9{W}]{2}{S}{0,2}[0-9A-Za-z{L}{W}]{4}"
 # Identity numbers in which letters stand between the digits.
 _LETTERED: Final = frozenset({"it.codicefiscale", "fi.hetu"})
 _CODE: Final = "[A-Za-z]{6}[0-9]{2}[A-Za-z][0-9]{2}|[0-9]{6}[-+A-Ya-y]"
-# JSON's own way of writing characters: what it hides has to be read first. And what looks like a placeholder.
-_ALWAYS: Final = r"\\u[0-9a-fA-F]{4}|\[\[[a-z0-9]{1,12}:"
+# JSON's own way of writing characters, and those that nobody sees: what they hide has to be read first. And what looks like a
+# placeholder.
+_ALWAYS: Final = UNSEEN + r"|\\u[0-9a-fA-F]{4}|\[[A-Za-z0-9]{1,12}:[A-Za-z]{11}\]"
 
 
 class _Signs(NamedTuple):

@@ -11,9 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config.privacy import PrivacyConfig
+from gateway.config.privacy import PrivacyConfig, RoutePrivacy
 from gateway.security.masking.detector import Detector
 from gateway.security.masking.id_numbers import SHAPES
+from gateway.security.masking.masking import Masking
+from gateway.security.masking.placeholders import Mint
+from gateway.security.masking.privacy import Privacy
+from gateway.security.masking.secret import fresh_secret
 from tests.security.masking.labelled import MARKED, PLAIN, read
 
 KINDS = ("phone", "id_number", "bank_card", "iban", "email")
@@ -104,6 +108,10 @@ def test_b084_no_pattern_and_no_text_takes_long(pattern: str) -> None:
     ):
         started = time.process_time()
         detector.find(text)
+        # And what was found is looked for in every text of the turn.
+        private = Masking(detector, Mint(b"k"))
+        private.learn(text)
+        private.masked(text)
         assert time.process_time() - started < 2, text[:10]
 
 
@@ -120,3 +128,29 @@ def _timed(text: bytes) -> float:
     started = time.perf_counter()
     DETECTOR.suspects(text)
     return time.perf_counter() - started
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "١٣٨١٢٣٤٥٦٧٨",
+        "१३८१२३४५६७८",
+        "𝟏𝟑𝟖𝟏𝟐𝟑𝟒𝟓𝟔𝟕𝟖",
+        "138\u202d1234\u202c5678",
+        "138\u200f12345678",
+        "1\ufe0f38\ufe0f12345678",
+    ],
+)
+def test_digits_of_other_scripts_and_signs_that_nobody_sees(said: str) -> None:
+    for text in (said, f"手机 {said}, 谢谢", f"it is {said}"):
+        assert [text[one.start : one.end] for one in DETECTOR.find(text)] == [said]
+        assert DETECTOR.suspects(json.dumps(text, ensure_ascii=False).encode())
+
+
+def test_what_belongs_to_nobody_is_scrubbed_of_what_any_route_calls_private() -> None:
+    config = PrivacyConfig(mode="mask", kinds=("phone",))
+    routes = {"mail": RoutePrivacy(kinds=("email",)), "badge": RoutePrivacy(patterns={"badge": "B-[0-9]+"})}
+    privacy = Privacy(config, routes, fresh_secret(), lambda of: Detector(of.kinds, of.patterns))
+    assert privacy.scrub is not None
+    text = "13812345678, sam.roe@example.org, B-1234, order 20240318"
+    assert privacy.scrub(text) == "[phone], [email], [badge], order 20240318"

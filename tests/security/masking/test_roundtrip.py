@@ -187,6 +187,9 @@ def test_a_placeholder_is_recognised_however_a_model_copies_it() -> None:
         assert unmask(said, private.values) == meant
         reader = Unmasker(private.values)
         assert "".join([*map(reader.feed, said), reader.end()]) == meant
+    # What a client writes like that is nobody's placeholder, and comes back as it was written.
+    own = f"{hidden.upper()} [{inner}] [{hidden}] 13812345678"
+    assert unmask(masked(private, own), private.values) == own
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
