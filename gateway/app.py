@@ -15,10 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import structlog
-from fastapi import FastAPI
 
 from gateway import shared
-from gateway.api.application import create_app
+from gateway.api.application import GatewayApp, create_app
 from gateway.api.errors import describe
 from gateway.api.services import Drain, Services
 from gateway.api.together import Siblings, Together
@@ -86,7 +85,7 @@ _log = structlog.stdlib.get_logger("gateway.config")
 class Gateway:
     """A running gateway: its ASGI app, and what tests and commands want to reach."""
 
-    app: FastAPI
+    app: GatewayApp
     versions: Versioned[Snapshot]
     replica: Replica[Snapshot]
     turns: Turns

@@ -7,19 +7,19 @@ Exit codes: 0 done, 1 problems found, 2 wrong usage, 3 unreachable.
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from gateway import __version__
+from gateway.commands.loading import loaded
 from gateway.config.defaults import DEFAULT_CONFIG, DEFAULT_ROUTES
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     arguments = _parser().parse_args(argv)
-    module = importlib.import_module(f"gateway.commands.{arguments.command}")
+    module = loaded(f"gateway.commands.{arguments.command}")
     try:
         code: int = module.run(arguments)
     except BrokenPipeError:

@@ -5,10 +5,11 @@ Knows the paths and the short way of the hot ones. Does not know how what stands
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from fastapi import FastAPI
-from starlette.routing import Route
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.approvals import approvals_endpoints
@@ -21,7 +22,7 @@ from gateway.api.effects import effects_endpoints
 from gateway.api.health import health_endpoints
 from gateway.api.keys import keys_endpoints
 from gateway.api.memories import memories_endpoints
-from gateway.api.missing import answer_validation_error, missing
+from gateway.api.missing import MISSING
 from gateway.api.models import models_endpoints
 from gateway.api.placeholders import placeholders_endpoints
 from gateway.api.responses import Responses
@@ -36,15 +37,17 @@ from gateway.api.traces import traces_endpoints
 from gateway.api.usage import usage_endpoints
 
 
-class GatewayApp(FastAPI):
-    """FastAPI, with a short way for the endpoints that carry the load: past its middleware and its routing, which cost
+class GatewayApp(Starlette):
+    """Starlette, with a short way for the endpoints that carry the load: past its middleware and its routing, which cost
     more than everything the gateway itself does to a small request.
     """
 
-    def __init__(self, hot: Mapping[str, ASGIApp]) -> None:
-        super().__init__(title="Hermes Gateway", openapi_url=None, docs_url=None, redoc_url=None)
-        for path, endpoint in hot.items():
-            self.router.routes.append(Route(path, endpoint, methods=["POST"]))
+    def __init__(self, hot: Mapping[str, ASGIApp], routes: Sequence[BaseRoute]) -> None:
+        super().__init__(
+            routes=[*(Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items()), *routes],
+            middleware=[Middleware(Edge)],
+            exception_handlers=MISSING,
+        )
         self._hot = {path: Edge(endpoint) for path, endpoint in hot.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,12 +56,12 @@ class GatewayApp(FastAPI):
         await (hot or super().__call__)(scope, receive, send)
 
 
-def create_app(services: Services) -> FastAPI:
+def create_app(services: Services) -> GatewayApp:
     """The ASGI app over the given objects."""
     chat = ChatCompletions(services.turns, services.versions, services.clock, services.runs, services.drain)
     hot: dict[str, ASGIApp] = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat)
     hot |= dict.fromkeys(("/v1/responses", "/responses"), Responses(services))
-    app = GatewayApp(hot)
+    routes: list[BaseRoute] = []
     for endpoints in (
         models_endpoints,
         route_endpoints,
@@ -78,12 +81,9 @@ def create_app(services: Services) -> FastAPI:
         sessions_endpoints,
         memories_endpoints,
     ):
-        app.include_router(endpoints(services), prefix="/v1")
+        routes += endpoints(services).below("/v1")
     for endpoints in (models_endpoints, responses_endpoints, conversations_endpoints):
         # OpenAI's own paths are there without `/v1` too.
-        app.include_router(endpoints(services))
-    app.include_router(health_endpoints(services))
-    for answer in (missing, answer_validation_error):
-        answer(app)
-    app.add_middleware(Edge)
-    return app
+        routes += endpoints(services).below("")
+    routes += health_endpoints(services).below("")
+    return GatewayApp(hot, routes)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 from cachetools import TTLCache
-from fastapi import Request
+from starlette.requests import Request
 
 from gateway.api.auth import caller
 from gateway.api.http import read_body

@@ -6,7 +6,7 @@ import secrets
 from typing import Any, Final
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 
 from gateway.api.auth import caller
 from gateway.api.http import ClientGone, read_body

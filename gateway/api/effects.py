@@ -6,8 +6,8 @@ import contextlib
 from typing import Any, Literal, cast, get_args
 
 import msgspec
-from fastapi import Request
 from msgspec import structs
+from starlette.requests import Request
 
 from gateway.api.auth import caller
 from gateway.api.edge import TRACE_ID

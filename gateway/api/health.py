@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from gateway.api.auth import caller
 from gateway.api.router import Router
@@ -19,11 +19,11 @@ def health_endpoints(services: Services) -> Router:
     router = Router()
 
     @router.get("/healthz")
-    async def healthz() -> dict[str, Any]:
+    async def healthz(_request: Request) -> dict[str, Any]:
         return {"status": "ok"}
 
     @router.get("/readyz")
-    async def readyz() -> JSONResponse:
+    async def readyz(_request: Request) -> JSONResponse:
         services.drain.refuse()
         snapshot = services.versions.serving
         if away := services.away():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from gateway.api.auth import caller
 from gateway.api.http import read_body

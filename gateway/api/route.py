@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 
 from gateway.api.auth import for_user, read_headers
 from gateway.api.http import read_body

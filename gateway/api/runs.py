@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast, get_args
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 
 from gateway.api.auth import caller
 from gateway.api.bodies import decoded

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.auth import caller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 
 from gateway.api.address import origin_of
 from gateway.api.auth import read_headers

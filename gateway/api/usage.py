@@ -6,8 +6,8 @@ import contextlib
 from typing import Any, cast
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gateway.api.auth import caller
 from gateway.api.router import Router

@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import suppress
 from typing import Any, ClassVar
 
-import aiohttp
 import msgspec
 from yarl import URL
 
@@ -269,6 +268,9 @@ class LitellmBackend:
         """What litellm lets out: its own errors, its HTTP libraries', and what its translators stumble over."""
         if self._litellm is None:
             return ()
+        # Here already: litellm itself goes by it.
+        import aiohttp
+
         library = self._litellm.exceptions
         own = [kind for kind in vars(library).values() if isinstance(kind, type) and issubclass(kind, Exception)]
         stumbles = (ValueError, TypeError, LookupError, AttributeError)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
 
-import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.config import Config
+from uvicorn.server import Server as HttpServer
 
 from gateway.api.connection import Connection
 from gateway.api.services import Drain
@@ -48,7 +49,7 @@ def url_of(host: str, port: int) -> str:
 def bound(host: str, port: int) -> socket.socket | None:
     """A socket at this address that does not listen yet; None where there is none to be had: the log says why."""
     try:
-        sock = uvicorn.Config(_nothing, host=host, port=port, log_config=None).bind_socket()
+        sock = Config(_nothing, host=host, port=port, log_config=None).bind_socket()
     except SystemExit:
         # uvicorn's way to say that it could not bind; it has logged the system's words for it.
         return None
@@ -68,7 +69,7 @@ def end_within(seconds: float, code: int) -> None:
     timer.start()
 
 
-class Server(uvicorn.Server):
+class Server(HttpServer):
     """uvicorn's server on a socket that is bound already.
 
     Attributes:
@@ -85,7 +86,7 @@ class Server(uvicorn.Server):
             listening: called once connections are accepted.
         """
         super().__init__(
-            uvicorn.Config(
+            Config(
                 app,
                 loop="none",
                 http=Connection,

@@ -47,7 +47,7 @@ from gateway.store.valkey import ValkeyBundles
 _log = structlog.stdlib.get_logger("gateway.workers")
 
 # Runs a worker with exactly the modules that this process finds, wherever it was started from.
-_WORKER: Final = "import sys; sys.path[:] = sys.argv[2:]; from gateway.commands.serve_worker import main; sys.exit(main(int(sys.argv[1])))"
+_WORKER: Final = "import sys; sys.path[:] = sys.argv[2:]; from gateway.commands.loading import loaded; sys.exit(loaded('gateway.commands.serve_worker').main(int(sys.argv[1])))"
 # Seconds before one that ended is started again: none for one that had served a while, else more each time.
 _STEADY_S: Final = 60.0
 _PAUSE_S: Final = 0.5

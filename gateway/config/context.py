@@ -17,7 +17,8 @@ Strategy = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 class PinConfig(Section):
     """A kind of fact that no cut may lose."""
 
-    tag: Annotated[str, StringConstraints(pattern=r"^\w[\w -]{0,31}$")] = Field(
+    # Its length is not in the pattern, which would hold all letters of Unicode as often: 3 MB.
+    tag: Annotated[str, StringConstraints(pattern=r"^\w[\w -]*$", max_length=32)] = Field(
         description="What the fact is called; a newer value of the same tag replaces the older one."
     )
     pattern: NonEmpty | None = Field(

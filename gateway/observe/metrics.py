@@ -10,15 +10,10 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from prometheus_client import (
-    CollectorRegistry,
-    Gauge,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.metrics import Gauge, disable_created_metrics
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from gateway.config.versions import Version
 from gateway.observe.encoding import summary
@@ -283,6 +278,9 @@ class Metrics:
 
     def render(self) -> bytes:
         """Prometheus' text format."""
+        # An HTTP server comes with it, which nobody needs who is not scraped.
+        from prometheus_client.exposition import generate_latest
+
         return generate_latest(self.registry)
 
     def finished(self, trace: Recorder) -> None:

@@ -8,11 +8,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
-
-from aiohttp.abc import AbstractResolver, ResolveResult
+from typing import TYPE_CHECKING, Any
 
 from gateway.security.outbound_errors import OutboundRefused
+
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractResolver, ResolveResult
+else:
+    # All that aiohttp asks for are the methods; the guard is there before anybody needs a client.
+    AbstractResolver = object
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
@@ -54,14 +58,14 @@ class Gate(AbstractResolver):
         except OutboundRefused as refused:
             raise OSError(None, str(refused)) from refused
         return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
+            {
+                "hostname": host,
+                "host": address,
+                "port": port,
+                "family": socket.AF_INET6 if ":" in address else socket.AF_INET,
+                "proto": 0,
+                "flags": socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            }
             for address in passed
         ]
 

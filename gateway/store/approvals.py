@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 
 from gateway.store.approval_records import (
     MOST_WRONG,

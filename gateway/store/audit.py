@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import insert, select, text, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 
 from gateway.store.audit_records import BEGINNING, AuditEntry, AuditRow, Fault, Verified, faults_of, hash_of
 from gateway.store.database import Database

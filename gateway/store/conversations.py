@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 from sqlalchemy import delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 
 from gateway.store.database import Database
 from gateway.store.response_records import ConversationItem, ConversationRow

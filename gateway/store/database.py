@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio.engine import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.util.concurrency import await_
 
 from gateway.errors import NotStorable, SchemaOld, StoreUnavailable

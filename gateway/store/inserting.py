@@ -3,6 +3,6 @@
 It is PostgreSQL's construct: SQLite's compiler writes it too, where PostgreSQL's cannot write SQLite's.
 """
 
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql.dml import insert
 
 __all__ = ["insert"]

@@ -6,7 +6,7 @@ Knows the tables that hold parts of one run. Does not know when a run may be beg
 from __future__ import annotations
 
 from sqlalchemy import and_, delete, exists, literal, not_, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 from sqlalchemy.sql import ColumnElement
 
 from gateway.store.tables import journal, response_events, responses, runs, turns

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 from sqlalchemy import and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 
 from gateway.store.database import Database
 from gateway.store.reopening import reopen

@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema_rs
-
+from gateway.tools.plain_schema import is_plain
 from gateway.tools.salvage import strict_value
 from gateway.tools.spec import InvalidArguments
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
@@ -31,7 +33,7 @@ class ArgumentValidator:
     """Validates the arguments of one tool."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile a schema. Nothing is fetched: references have to resolve within it.
+        """Take a schema. Nothing is fetched: references have to resolve within it.
 
         Raises:
             SchemaInvalid: it is no valid schema, a reference leads nowhere, or a pattern needs backtracking.
@@ -39,14 +41,8 @@ class ArgumentValidator:
         self._schema = dict(schema)
         # What alternatives take, by the schema that they stand in; each is part of this one, and lives as long.
         self._alternatives: dict[int, frozenset[str]] = {}
-        try:
-            self._compiled = jsonschema_rs.validator_for(
-                self._schema, pattern_options=jsonschema_rs.RegexOptions(), offline=True
-            )
-        except (ValueError, jsonschema_rs.ReferencingError) as error:
-            text = str(error).split("\n", 1)[0]
-            path = ".".join(map(str, getattr(error, "instance_path", ())))
-            raise SchemaInvalid(f"`{path}`: {text}" if path else text) from error
+        # Of one that is sure to compile, the first call does: the compiler takes 6 MB, and most gateways' tools are plain.
+        self._compiled = None if is_plain(self._schema) else _compiled(self._schema)
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments, coerced where nothing is lost: "5" to 5, 5.0 to 5, "true" to true, null for an optional to none.
@@ -55,6 +51,8 @@ class ArgumentValidator:
             InvalidArguments: names each field that is wrong, what was expected and what came.
         """
         coerced: dict[str, Any] = self._coerce(arguments, self._schema, 0)
+        if self._compiled is None:
+            self._compiled = _compiled(self._schema)
         faults = [_fault(error, self._schema) for error in self._compiled.iter_errors(coerced)]
         if faults:
             more = f" (and {len(faults) - _MOST_FAULTS} more)" if len(faults) > _MOST_FAULTS else ""
@@ -124,6 +122,17 @@ class ArgumentValidator:
         types: frozenset[str] = frozenset().union(*each) if all(each) else frozenset()
         self._alternatives[id(schema)] = types
         return types
+
+
+def _compiled(schema: Mapping[str, Any]) -> jsonschema_rs.Validator:
+    import jsonschema_rs
+
+    try:
+        return jsonschema_rs.validator_for(dict(schema), pattern_options=jsonschema_rs.RegexOptions(), offline=True)
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        text = str(error).split("\n", 1)[0]
+        path = ".".join(map(str, getattr(error, "instance_path", ())))
+        raise SchemaInvalid(f"`{path}`: {text}" if path else text) from error
 
 
 def _type_of(value: Any) -> str:

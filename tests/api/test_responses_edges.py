@@ -155,7 +155,7 @@ async def test_silence_is_broken_by_comments_and_a_failure_behind_them_is_told(t
         ScriptedUpstream(error(429, "slow down").held()) as up,
         serving(tmp_path, native_config(up.base_url)) as on,
     ):
-        endpoint = on.gateway.app._hot["/v1/responses"]._app  # type: ignore[attr-defined]
+        endpoint = on.gateway.app._hot["/v1/responses"]._app
         assert isinstance(endpoint, Responses)
         endpoint._silence_s = 0.05
         async with on.http.post(
