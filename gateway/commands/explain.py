@@ -19,6 +19,7 @@ from gateway.routing.explain import explanation, explanation_text
 from gateway.security.principal import Principal
 from gateway.settings import Settings
 from gateway.turn.prepare import Wishes, decide
+from gateway.turn.snapshot import Snapshot
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,27 +41,31 @@ async def _explain(arguments: argparse.Namespace, settings: Settings) -> Decisio
     builder = Builder(config_path, routes_path, settings, SystemClock())
     try:
         snapshot = await builder.first()
-        await snapshot.router.prepare()
-        principal: Principal | None = Principal("local")
-        if arguments.key is not None:
-            principal = snapshot.keys.named(arguments.key)
-        if principal is None:
-            return None
-        request = ChatRequest(
-            model=snapshot.config.router.model,
-            messages=(Message("user", (Text(arguments.text),)),),
-            stream=False,
-            include_usage=False,
-            tools=(),
-            tool_choice=None,
-            parallel_tool_calls=None,
-            n=1,
-            user=None,
-            fields={},
-        )
         try:
-            return await decide(request, principal, Wishes(tags=frozenset(arguments.tag)), snapshot, explain=True)
+            return await _decision(arguments, snapshot)
         finally:
             await builder.dismiss(snapshot)
     finally:
         await builder.close()
+
+
+async def _decision(arguments: argparse.Namespace, snapshot: Snapshot) -> Decision | None:
+    await snapshot.router.prepare()
+    principal: Principal | None = Principal("local")
+    if arguments.key is not None:
+        principal = snapshot.keys.named(arguments.key)
+    if principal is None:
+        return None
+    request = ChatRequest(
+        model=snapshot.config.router.model,
+        messages=(Message("user", (Text(arguments.text),)),),
+        stream=False,
+        include_usage=False,
+        tools=(),
+        tool_choice=None,
+        parallel_tool_calls=None,
+        n=1,
+        user=None,
+        fields={},
+    )
+    return await decide(request, principal, Wishes(tags=frozenset(arguments.tag)), snapshot, explain=True)

@@ -279,6 +279,8 @@ def test_explain_for_a_key_nobody_knows_is_wrong_usage(folder: Path, command: Co
     done = command(folder, "explain", QUESTION, "--key", "nobody")
     assert done.returncode == 2
     assert "nobody" in done.stderr
+    # What was built to find out is taken down all the same.
+    assert not [name for name in sys.modules if name.startswith("_hermes_plugins_")]
 
 
 LABELLED = [
