@@ -206,8 +206,11 @@ class _Prompt(uvicorn.Server):
             sock.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        for _ in range(3):  # what was shut down is told so
-            await asyncio.sleep(0)
+        # Requests whose clients have gone end by themselves; what they are at needs the gateway for as long.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                while self.server_state.tasks:
+                    await asyncio.sleep(0.005)
         await asyncio.wait_for(self._wait_tasks_to_complete(), 10)
 
 
