@@ -18,7 +18,7 @@ import msgspec
 from gateway.approvals.desk import Desk
 from gateway.approvals.view import view
 from gateway.clock import SystemClock
-from gateway.commands.client import Unreachable, get_json, post_json
+from gateway.commands.client import Refused, Unreachable, get_json, over_http, send_json
 from gateway.commands.files import paths_of, quiet_log, settings_of, tell
 from gateway.commands.private import PrivateView, private_view
 from gateway.config.loader import load
@@ -27,12 +27,7 @@ from gateway.settings import Settings
 from gateway.store.approval_records import ApprovalRow
 from gateway.store.sql import SqlStore
 
-_TIMEOUT_S = 30.0
 _MOST = 100
-
-
-class _Refused(Exception):
-    """The gateway said no."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,11 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     try:
         settings = settings_of()
-        over_http = settings.gateway_url is not None and settings.gateway_key is not None
-        shown = asyncio.run(_over_http(arguments, settings) if over_http else _in_database(arguments, settings))
+        ask = _over_http if over_http(settings) else _in_database
+        shown = asyncio.run(ask(arguments, settings))
     except ConfigError as error:
         return tell(error)
-    except (NotFound, ApprovalDecided, InvalidRequest, _Refused) as error:
+    except (NotFound, ApprovalDecided, InvalidRequest, Refused) as error:
         print(error, file=sys.stderr)
         return 1
     except (StoreUnavailable, Unreachable) as error:
@@ -79,15 +74,12 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> list[
     if arguments.action == "show":
         found = await get_json(settings, path)
         if found is None:
-            raise _Refused(f"There is no approval {arguments.id!r}.")
+            raise Refused(f"There is no approval {arguments.id!r}.")
         return [found]
     said = {"reason": arguments.reason}
     if arguments.action == "approve":
         said |= {"code": arguments.code}
-    status, answer = await post_json(settings, f"{path}/{arguments.action}", said, _TIMEOUT_S)
-    if status != 200:
-        raise _Refused(answer.get("error", {}).get("message", f"the gateway answered {status}"))
-    return [answer]
+    return [await send_json(settings, "POST", f"{path}/{arguments.action}", said)]
 
 
 async def _in_database(arguments: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from gateway.commands.client import Unreachable, get_json
+from gateway.commands.client import Unreachable, get_json, over_http
 from gateway.commands.files import paths_of, settings_of, tell
 from gateway.config.loader import load
 from gateway.errors import ConfigError, StoreUnavailable
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _listed(arguments: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
-    if settings.gateway_url is not None and settings.gateway_key is not None:
+    if over_http(settings):
         wanted = {"limit": arguments.limit, "after": arguments.after}
         query = urlencode({name: value for name, value in wanted.items() if value is not None})
         return list((await get_json(settings, f"/v1/audit?{query}") or {}).get("data", []))

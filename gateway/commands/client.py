@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,15 @@ _TIMEOUT_S = 30.0
 
 class Unreachable(Exception):
     """The gateway did not answer, or not as a gateway does."""
+
+
+class Refused(Exception):
+    """The gateway said no."""
+
+
+def over_http(settings: Settings) -> bool:
+    """Whether the environment names a gateway and a key for it: then commands ask it, and else the database."""
+    return settings.gateway_url is not None and settings.gateway_key is not None
 
 
 def no_answer(url: str, error: Exception) -> Unreachable:
@@ -41,15 +51,20 @@ def auth_headers(settings: Settings) -> dict[str, str]:
     return {"authorization": f"Bearer {settings.gateway_key}"} if settings.gateway_key else {}
 
 
-async def post_json(settings: Settings, path: str, body: Any, timeout_s: float) -> tuple[int, dict[str, Any]]:
-    """What a gateway answers to a POST: status and body. Raises `Unreachable`."""
-    return await send_json(settings, "POST", path, body, timeout_s)
-
-
 async def send_json(
-    settings: Settings, method: str, path: str, body: Any, timeout_s: float = _TIMEOUT_S
-) -> tuple[int, dict[str, Any]]:
-    """What a gateway answers to a request with a body: status and body. Raises `Unreachable`."""
+    settings: Settings,
+    method: str,
+    path: str,
+    body: Any,
+    timeout_s: float = _TIMEOUT_S,
+    taken: Container[int] = (200,),
+) -> dict[str, Any]:
+    """What a gateway answers to a request with a body; a status that is not `taken` is a refusal.
+
+    Raises:
+        Unreachable: it does not answer.
+        Refused: with its own words.
+    """
     url = base_url(settings) + path
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
@@ -58,9 +73,12 @@ async def send_json(
             session.request(method, url, json=body, headers=auth_headers(settings)) as response,
         ):
             answer: dict[str, Any] = await response.json()
-            return response.status, answer
+            status = response.status
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise no_answer(base_url(settings), error) from error
+    if status not in taken:
+        raise Refused(answer.get("error", {}).get("message", f"the gateway answered {status}"))
+    return answer
 
 
 async def get_json(settings: Settings, path: str) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.approvals.masking import masked_arguments
 from gateway.clock import SystemClock
-from gateway.commands.client import Unreachable, get_json, post_json
+from gateway.commands.client import Refused, Unreachable, get_json, over_http, send_json
 from gateway.commands.files import paths_of, quiet_log, settings_of, tell
 from gateway.commands.private import private_view
 from gateway.config.loader import load
@@ -32,10 +32,6 @@ _TIMEOUT_S = 30.0
 _MOST = 100
 
 
-class _Refused(Exception):
-    """The gateway said no."""
-
-
 def run(arguments: argparse.Namespace) -> int:
     """List, settle or retry; 1 where there is no such effect, or it is not to be touched."""
     wrong = _wrong_usage(arguments)
@@ -44,13 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     try:
         settings = settings_of()
-        asked = settings.gateway_url is not None and settings.gateway_key is not None
         # A retry runs the tool, which only the gateway can.
-        over_http = asked or arguments.action == "retry"
-        shown = asyncio.run(_over_http(arguments, settings) if over_http else _in_database(arguments, settings))
+        ask = _over_http if over_http(settings) or arguments.action == "retry" else _in_database
+        shown = asyncio.run(ask(arguments, settings))
     except ConfigError as error:
         return tell(error)
-    except (NotFound, EffectSettled, _Refused) as error:
+    except (NotFound, EffectSettled, Refused) as error:
         print(error, file=sys.stderr)
         return 1
     except (StoreUnavailable, Unreachable) as error:
@@ -94,9 +89,7 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> list[
         if arguments.content is not None:
             body["content"] = _content(arguments)
     timeout_s = _RETRY_TIMEOUT_S if arguments.action == "retry" else _TIMEOUT_S
-    status, answer = await post_json(settings, f"/v1/effects/{arguments.id}/{arguments.action}", body, timeout_s)
-    if status != 200:
-        raise _Refused(answer.get("error", {}).get("message", f"the gateway answered {status}"))
+    answer = await send_json(settings, "POST", f"/v1/effects/{arguments.id}/{arguments.action}", body, timeout_s)
     return [msgspec.convert(answer, EffectView)]
 
 

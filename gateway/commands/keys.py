@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.clock import SystemClock
-from gateway.commands.client import Unreachable, get_json, send_json
+from gateway.commands.client import Refused, Unreachable, get_json, over_http, send_json
 from gateway.commands.files import settings_of, tell
 from gateway.config.defaults import DEFAULT_CONFIG
 from gateway.config.loader import load
@@ -31,18 +31,13 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NEED_ID: Final = ("change", "rotate", "revoke", "import")
 
 
-class _Refused(Exception):
-    """The gateway said no."""
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Do it; 1 where it was refused."""
     try:
         settings = settings_of()
         wishes = _wishes(arguments)
-        over_http = settings.gateway_url is not None and settings.gateway_key is not None
-        work = _over_http(arguments, settings, wishes) if over_http else _in_database(arguments, settings, wishes)
-        shown = asyncio.run(work)
+        ask = _over_http if over_http(settings) else _in_database
+        shown = asyncio.run(ask(arguments, settings, wishes))
     except ConfigError as error:
         return tell(error)
     except _Usage as error:
@@ -51,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (StoreUnavailable, Unreachable) as error:
         print(error, file=sys.stderr)
         return 3
-    except (GatewayError, _Refused) as error:
+    except (GatewayError, Refused) as error:
         print(error, file=sys.stderr)
         return 1
     if arguments.json:
@@ -170,10 +165,7 @@ async def _listed(settings: Settings) -> list[KeyView]:
 
 
 async def _sent(settings: Settings, method: str, path: str, body: Any) -> KeyView:
-    status, answer = await send_json(settings, method, path, body)
-    if status != 200:
-        raise _Refused(answer.get("error", {}).get("message", f"the gateway answered {status}"))
-    return msgspec.convert(answer, KeyView)
+    return msgspec.convert(await send_json(settings, method, path, body), KeyView)
 
 
 async def _in_database(arguments: argparse.Namespace, settings: Settings, wishes: list[KeyWish]) -> list[KeyView]:

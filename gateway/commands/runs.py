@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from gateway.clock import SystemClock
-from gateway.commands.client import Unreachable, get_json, post_json
+from gateway.commands.client import Refused, Unreachable, get_json, over_http, send_json
 from gateway.commands.files import paths_of, settings_of, tell
 from gateway.config.loader import load
 from gateway.config.models import GatewayConfig
@@ -26,12 +26,7 @@ from gateway.runs.view import summary, view
 from gateway.settings import Settings
 from gateway.store.sql import SqlStore
 
-_TIMEOUT_S = 30.0
 _MOST = 100
-
-
-class _Refused(Exception):
-    """The gateway said no."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,13 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     try:
         settings = settings_of()
-        over_http = settings.gateway_url is not None and settings.gateway_key is not None
         # Which types there are, and what they take, knows who has the plugins.
-        ask = _over_http if over_http or arguments.action == "submit" else _in_database
+        ask = _over_http if over_http(settings) or arguments.action == "submit" else _in_database
         answer = asyncio.run(ask(arguments, settings))
     except ConfigError as error:
         return tell(error)
-    except (Unreachable, _Refused, GatewayError) as error:
+    except (Unreachable, Refused, GatewayError) as error:
         print(error, file=sys.stderr)
         return 3 if isinstance(error, Unreachable) else 1
     if arguments.json:
@@ -84,7 +78,7 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> dict[
     if arguments.action == "show":
         found = await get_json(settings, f"/v1/runs/{arguments.id}")
         if found is None:
-            raise _Refused(f"There is no run {arguments.id!r}.")
+            raise Refused(f"There is no run {arguments.id!r}.")
         return found
     if arguments.action == "submit":
         asked = {"type": arguments.id, "input": msgspec.json.decode(arguments.input)}
@@ -94,10 +88,7 @@ async def _over_http(arguments: argparse.Namespace, settings: Settings) -> dict[
 
 
 async def _posted(settings: Settings, path: str, asked: dict[str, Any]) -> dict[str, Any]:
-    status, body = await post_json(settings, path, asked, _TIMEOUT_S)
-    if status >= 400:
-        raise _Refused(body.get("error", {}).get("message", f"the gateway answered {status}"))
-    return body
+    return await send_json(settings, "POST", path, asked, taken=range(400))
 
 
 async def _in_database(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:

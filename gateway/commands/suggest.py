@@ -20,7 +20,7 @@ from gateway.building import Builder
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.request import ChatRequest
 from gateway.clock import SystemClock
-from gateway.commands.client import Unreachable, get_json
+from gateway.commands.client import Unreachable, get_json, over_http
 from gateway.commands.files import paths_of, settings_of, tell
 from gateway.errors import ConfigError, InvalidRequest, StoreUnavailable
 from gateway.routing.normalise import normalise
@@ -107,7 +107,7 @@ async def _suggestions(arguments: argparse.Namespace, settings: Settings) -> _Fo
 
 async def _turns(settings: Settings, snapshot: Snapshot, limit: int) -> AsyncGenerator[list[dict[str, Any]], None]:
     """The events of the newest turns that likeness, or nothing, decided; of `limit` turns in all."""
-    if settings.gateway_url is not None and settings.gateway_key is not None:
+    if over_http(settings):
         async for row in _listed(settings, limit):
             found = await get_json(settings, f"/v1/traces/{row['id']}") if row.get("strategy") in _BY_LIKENESS else None
             if found is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.commands.client import Unreachable, get_json
+from gateway.commands.client import Unreachable, get_json, over_http
 from gateway.commands.files import paths_of, settings_of, tell
 from gateway.config.loader import load
 from gateway.errors import ConfigError, StoreUnavailable
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _find(arguments: argparse.Namespace, settings: Settings) -> TraceRow | None:
-    if settings.gateway_url is not None and settings.gateway_key is not None:
+    if over_http(settings):
         found = await get_json(settings, f"/v1/traces/{arguments.id}")
         if found is None:
             return None

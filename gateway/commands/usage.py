@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from msgspec import json
 
-from gateway.commands.client import Unreachable, get_json
+from gateway.commands.client import Unreachable, get_json, over_http
 from gateway.commands.files import paths_of, settings_of, tell
 from gateway.config.loader import load
 from gateway.errors import ConfigError, InvalidRequest, StoreUnavailable
@@ -26,8 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         settings = settings_of()
         asked = asked_for(said)
-        over_http = settings.gateway_url is not None and settings.gateway_key is not None
-        rows = asyncio.run(_over_http(said, settings) if over_http else _in_database(arguments, asked, settings))
+        work = _over_http(said, settings) if over_http(settings) else _in_database(arguments, asked, settings)
+        rows = asyncio.run(work)
     except ConfigError as error:
         return tell(error)
     except InvalidRequest as error:

