@@ -80,7 +80,7 @@ async def _run(given: argparse.Namespace) -> int:
     cores = Cores.of_this_machine()
     stated = conditions(cores, rounds=given.rounds, seconds=given.seconds, probe_s=given.probe_seconds)
     pin(0, cores.load)
-    chosen = [peer for peer in peers(given.place) if not given.only or peer.name in given.only]
+    chosen = [peer for peer in peers(given.place.resolve()) if not given.only or peer.name in given.only]
     found = {peer.name: Found() for peer in chosen}
     async with AsyncExitStack() as stack:
         mock = await stack.enter_async_context(running("direct", ["bench.mock"], core=cores.load))
