@@ -10,11 +10,8 @@ import argparse
 import asyncio
 import json
 import math
-import os
 import sys
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -23,14 +20,12 @@ import uvloop
 
 from bench.load import closed_loop
 from bench.peer_list import Peer, peers
-from bench.peer_rounds import WORKS, Found, Work, asking, lightly, loaded, middle, settled
-from bench.probe import Target
+from bench.peer_process import served_by
+from bench.peer_rounds import WORKS, Found, Work, lightly, loaded, middle, settled
 from bench.report import conditions
 from bench.request import requests
-from bench.subjects import Cores, Subject, SubjectFailed, free_port, pin, running, stop
+from bench.subjects import Cores, Subject, SubjectFailed, pin, running
 from bench.verdicts import verdicts
-
-_START_S: Final = 60.0
 
 
 def _options() -> argparse.Namespace:
@@ -99,7 +94,7 @@ async def _started(peer: Peer, mock: Subject, cores: Cores, found: Found) -> Non
     """One start, timed to the first answer and weighed a second later."""
     try:
         begun = monotonic()
-        async with _served(peer, mock, cores) as subject:
+        async with served_by(peer, mock, cores) as subject:
             found.start_s.append(monotonic() - begun)
             await asyncio.sleep(1.0)
             found.idle_mb.append(subject.resident_mb())
@@ -109,55 +104,10 @@ async def _started(peer: Peer, mock: Subject, cores: Cores, found: Found) -> Non
 
 async def _entered(stack: AsyncExitStack, peer: Peer, mock: Subject, cores: Cores) -> Subject | None:
     try:
-        return await stack.enter_async_context(_served(peer, mock, cores))
+        return await stack.enter_async_context(served_by(peer, mock, cores))
     except SubjectFailed as error:
         _tell(f"{peer.name} did not start: {error}")
         return None
-
-
-@asynccontextmanager
-async def _served(peer: Peer, mock: Subject, cores: Cores) -> AsyncIterator[Subject]:
-    """A peer's process until the block ends, from when it has answered a request."""
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="bench-peer-") as place:
-        folder = Path(place)
-        command = peer.start(folder, mock.url, port)
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-        with (folder / "output").open("w+b") as output:
-            began = monotonic()
-            process = await asyncio.create_subprocess_exec(
-                *command, cwd=folder, env={**kept, **peer.environment}, stdout=output, stderr=output
-            )
-            try:
-                pin(process.pid, cores.subject)
-                while not await _answers(peer, port if not peer.says_port else _said_port(folder)):
-                    if process.returncode is not None or monotonic() - began > _START_S:
-                        output.seek(0)
-                        raise SubjectFailed(output.read().decode(errors="replace")[-1500:])
-                    await asyncio.sleep(0.01)
-                yield Subject(peer.name, process.pid, port if not peer.says_port else _said_port(folder))
-            finally:
-                await stop(process)
-
-
-def _said_port(folder: Path) -> int:
-    try:
-        return int((folder / "port").read_text() or 0)
-    except OSError:
-        return 0
-
-
-async def _answers(peer: Peer, port: int) -> bool:
-    if not port:
-        return False
-    target = Target(f"http://127.0.0.1:{port}", asking(peer, f"http://127.0.0.1:{port}", stream=False))
-    try:
-        await target.ask_once()
-    except OSError:
-        return False
-    finally:
-        target.close()
-    return not target.errors
 
 
 async def _ceiling(mock: Subject, work: Work) -> float:
