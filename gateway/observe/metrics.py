@@ -349,7 +349,7 @@ class Metrics:
             seconds_of.new.append(seconds)
             if status == 200:
                 own = seconds - (upstream_s or 0.0) - (tool_s or 0.0)
-                self._overhead.new.append(own if own > 0.0 else 0.0)
+                self._overhead.new.append(max(0.0, own))
         if stream and first_token_s is not None:
             first_token_of.observe(first_token_s)
         if prompt:
