@@ -104,14 +104,10 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            message = "The request is not valid HTTP."
-            _log.warning(message)
-            self._refuse(ErrorAnswer(400, message, "invalid_request_error", None, None, ()))
+            self._refuse_unread("The request is not valid HTTP.")
         except httptools.HttpParserUpgrade as upgrade:
             if self._parser.get_method() == b"CONNECT":
-                message = "CONNECT is not served here."
-                _log.warning(message)
-                self._refuse(ErrorAnswer(400, message, "invalid_request_error", None, None, ()))
+                self._refuse_unread("CONNECT is not served here.")
                 return
             again = self._plain_head() + data[upgrade.args[0] :]
             self._offers_upgrade = False
@@ -290,6 +286,10 @@ class Connection(asyncio.Protocol):
             return
         message = f"The request was not complete: too little of it came in {self.patience_s:g} s."
         self._refuse(ErrorAnswer(408, message, "invalid_request_error", "request_timeout", None, ()))
+
+    def _refuse_unread(self, message: str) -> None:
+        _log.warning("%s", message)
+        self._refuse(ErrorAnswer(400, message, "invalid_request_error", None, None, ()))
 
     def _refuse(self, answer: ErrorAnswer) -> None:
         """Answer what is no request, and hang up."""
