@@ -224,6 +224,7 @@ class Attempts(msgspec.Struct, eq=False):
         attempt.judged(found, now, fault=fault)
         if found.key:
             attempt.backend.rest(attempt.key, error, now, denied=found.kind == "denied")
+        self._record.failed_attempts += 1
         self._record.emit(
             "attempt.failed",
             backend=attempt.backend.name,
