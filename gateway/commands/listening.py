@@ -92,7 +92,6 @@ class Server(HttpServer):
                 http=Connection,
                 interface="asgi3",
                 ws="none",
-                interface="asgi3",
                 lifespan="off",
                 access_log=False,
                 log_config=None,
