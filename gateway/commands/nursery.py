@@ -78,6 +78,8 @@ def _forked() -> int:
         pid = os.fork()
         if pid == 0:
             os.close(writing)
+            # A session of its own, as a program has: where the system shares out its time by sessions, each worker is one.
+            os.setsid()
             return 0
         os.write(writing, pid.to_bytes(PID_BYTES, "big"))
         os._exit(0)
