@@ -282,6 +282,45 @@ async def test_workers_share_what_was_loaded_once_and_differ_in_what_they_make(t
         assert "terminate called" not in running.log
 
 
+@pytest.mark.timeout(300)
+async def test_a_limit_is_one_however_many_workers_and_connections_count_against_it(tmp_path: Path) -> None:
+    write(tmp_path)
+    limit, asked = 40, 512
+    config = tmp_path / "config" / "gateway.yaml"
+    config.write_text(
+        config.read_text()
+        + f"keys: {{auth: required, static: {{one: {{key: sk-one, limits: {{requests_per_min: {limit}}}}},"
+        " root: {key: sk-root, roles: [admin]}}}\n"
+    )
+    with group(tmp_path) as running:
+        body = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as http:
+
+            async def one() -> int:
+                headers = {"authorization": "Bearer sk-one"}
+                async with http.post(f"{running.url}/v1/chat/completions", json=body, headers=headers) as response:
+                    await response.read()
+                    return response.status
+
+            begun = time.monotonic()
+            statuses = await asyncio.gather(*(one() for _ in range(asked)))
+            seconds = time.monotonic() - begun
+            assert set(statuses) == {200, 429}
+            # A minute's requests at once, and what a minute's rate adds while the others are still being asked.
+            assert limit <= statuses.count(200) <= limit + int(seconds * limit / 60) + 1
+            async with http.get(f"{running.url}/metrics", headers={"authorization": "Bearer sk-root"}) as response:
+                text = await response.text()
+        served = [
+            line for line in text.splitlines() if line.startswith("hermes_requests_total{") and 'worker="' in line
+        ]
+        by_worker = dict.fromkeys("12", 0.0)
+        for line in served:
+            by_worker[line.split('worker="')[1][0]] += float(line.rsplit(" ", 1)[1])
+        assert sum(by_worker.values()) >= limit
+        assert min(by_worker.values()) > 0, "both took part"
+
+
 def own_mb(pid: int) -> float:
     """Megabytes that this process has for itself alone."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
