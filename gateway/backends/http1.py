@@ -265,13 +265,11 @@ class Connection(asyncio.Protocol):
             if not response.status and self._head_bytes > _HEAD_BYTES:
                 self.usable = False
                 response.end(NotHttp("the answer's head has no end"))
-        if response.complete:
-            self._pieces.clear()  # what comes behind an answer nobody has asked for
-            response.wake()
-            return
-        response.take(self._pieces)
+        if not response.complete:
+            response.take(self._pieces)
+        self._pieces.clear()  # else they are of an answer nobody has asked for
         response.wake()
-        if response.full and not self._paused:
+        if response.full and not self._paused and not response.complete:
             self._paused = True
             self._transport.pause_reading()
 
