@@ -13,6 +13,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 # In `http.response.start`: the first `http.response.body` is sent without waiting for anything.
 BODY_FOLLOWS: Final = "gateway.body_follows"
+# There too: is told what writes a piece of the body at once, where there may be such.
+STRAIGHT: Final = "gateway.straight"
 
 _LENGTH: Final = b"content-length"
 _ENCODING: Final = b"transfer-encoding"
@@ -39,6 +41,8 @@ class Cycle(RequestResponseCycle):
             self.response_started = True
             self.waiting_for_100_continue = False
             head = self._begun(message["status"], message.get("headers", ()))
+            if STRAIGHT in message and self.chunked_encoding and self.scope["method"] != "HEAD":
+                message[STRAIGHT](self._write_at_once)
             if message.get(BODY_FOLLOWS):
                 self._head = head
             else:
@@ -47,6 +51,13 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError(f"{kind!r} came behind a complete answer or in its middle")
         else:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
+
+    def _write_at_once(self, body: bytes) -> bool:
+        """Write a piece of a body of which some was sent, as `send` does; False where that has to wait, or comes too late."""
+        if self.flow.write_paused or self.disconnected:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
 
     def _go_on(self, body: bytes, *, more: bool) -> None:
         if self.scope["method"] == "HEAD":

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 from starlette.types import Send
 
-from gateway.api.cycle import BODY_FOLLOWS
+from gateway.api.cycle import BODY_FOLLOWS, STRAIGHT
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
-from gateway.chat.chunk import Chunk
+from gateway.chat.chunk import Chunk, Run
 from gateway.chat.deltas import CallPiece, encode_piece
 from gateway.chat.relay import DONE, KEEP_ALIVE, StreamWriter
 from gateway.chat.usage import Usage
@@ -68,6 +68,7 @@ class ChatStream:
         self._flush: asyncio.Handle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._begun = False
+        self._write_at_once: Callable[[bytes], bool] | None = None
         self._role_sent = False
         self.started = False
         self.ended = False
@@ -86,9 +87,15 @@ class ChatStream:
             await self._write(frames)
             return
         self.started = True
+        # Nothing may come before what waits.
+        self._write_at_once = None
         self._pending += frames
         if self._flush is None:
             self._flush = self._loop.call_soon(self._no_more)
+
+    def straight(self) -> Callable[[Run], bool] | None:
+        """What writes runs at once, where the server can."""
+        return None if self._write_at_once is None else self._run
 
     async def add(self, text: str) -> None:
         """Send the gateway's own words as content."""
@@ -134,6 +141,19 @@ class ChatStream:
         if self._flushing is not None:
             self._flushing.cancel()
 
+    def _may_write(self, write: Callable[[bytes], bool]) -> None:
+        self._write_at_once = write
+
+    def _run(self, run: Run) -> bool:
+        write, writer = self._write_at_once, self._made_writer
+        if write is None or writer is None:
+            return False
+        frames = writer.run(run)
+        if frames is None or not write(frames):
+            return False
+        self._last = self._loop.time()
+        return True
+
     async def _write(self, body: bytes, *, last: bool = False) -> None:
         if self._flushing is not None:
             flushing, self._flushing = self._flushing, None
@@ -142,6 +162,7 @@ class ChatStream:
             body, self._pending = self._pending + body, b""
         if last:
             self.ended = True
+            self._write_at_once = None
             self.close()
         await self._send_on(body, last=last)
 
@@ -150,7 +171,8 @@ class ChatStream:
         if not self._begun:
             self._begun = True
             headers = [*STREAM_HEADERS, *self._headers()]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers, BODY_FOLLOWS: True})
+            start = {"type": "http.response.start", "status": 200, "headers": headers}
+            await self._send({**start, BODY_FOLLOWS: True, STRAIGHT: self._may_write})
         self._last = self._loop.time()
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 

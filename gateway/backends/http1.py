@@ -19,6 +19,8 @@ import httptools
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
+from gateway.backends.tap import Tap
+
 CONNECT_S: Final = 10.0
 # Connections that nobody has used for so long are closed: servers close theirs soon after.
 _KEPT_S: Final = 30.0
@@ -60,20 +62,34 @@ class Response:
         status: of HTTP.
         headers: by lower-case names; of several of one name the last.
         complete: whether all of it has come.
+        tap: gets what comes of the body while somebody waits for it.
+        waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "_until_eof", "_waiter", "complete", "headers", "status")
+    __slots__ = (
+        "_connection",
+        "_error",
+        "_parts",
+        "_size",
+        "_until_eof",
+        "complete",
+        "headers",
+        "status",
+        "tap",
+        "waiter",
+    )
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._parts: list[bytes] = []
         self._size = 0
         self._until_eof = False
-        self._waiter: asyncio.Future[None] | None = None
+        self.waiter: asyncio.Future[None] | None = None
         self._error: HttpFailed | None = None
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.complete = False
+        self.tap: Tap | None = None
 
     def header(self, name: bytes) -> str | None:
         """A header's value by its lower-case name."""
@@ -116,12 +132,12 @@ class Response:
     async def wait(self, until: float) -> None:
         """Until more has come: head, body or end. Raises TimeoutError at that time of the loop."""
         connection = self._connection
-        self._waiter = connection.loop.create_future()
+        waiter = self.waiter = connection.loop.create_future()
         connection.remind(until)
         try:
-            await self._waiter
+            await waiter
         finally:
-            self._waiter = None
+            self.waiter = None
 
     def take(self, pieces: list[bytes]) -> None:
         """Pieces of the body, unless it is complete: then they are of an answer nobody asked for. The list is emptied."""
@@ -139,7 +155,7 @@ class Response:
 
     def wake(self, error: BaseException | None = None) -> None:
         """Let whoever waits look again."""
-        waiter = self._waiter
+        waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
             if error is not None:
                 waiter.set_exception(error)
@@ -248,7 +264,8 @@ class Connection(asyncio.Protocol):
             if response is None:
                 self._transport.abort()
             return
-        if not response.status:
+        begun = response.status
+        if not begun:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -260,7 +277,19 @@ class Connection(asyncio.Protocol):
             if not response.status and self._head_bytes > _HEAD_BYTES:
                 self.usable = False
                 response.end(NotHttp("the answer's head has no end"))
-        response.take(self._pieces)
+        pieces = self._pieces
+        if begun and not response.complete:
+            if not pieces:
+                return  # the framing of what follows
+            tap = response.tap
+            if (
+                tap is not None
+                and response.waiter is not None
+                and tap.takes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            ):
+                pieces.clear()
+                return
+        response.take(pieces)
         response.wake()
         if response.full and not self._paused and not response.complete:
             self._paused = True
@@ -304,12 +333,14 @@ class Connection(asyncio.Protocol):
     def _look(self) -> None:
         """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""
         self._timer = None
-        if self._response is None:
+        response = self._response
+        if response is None:
             return
-        if self.loop.time() >= self._until - 0.0005:
-            self._response.wake(TimeoutError())
+        until = self._until if response.tap is None else response.tap.until
+        if self.loop.time() >= until - 0.0005:
+            response.wake(TimeoutError())
         else:
-            self._timer = self.loop.call_at(self._until, self._look)
+            self._timer = self.loop.call_at(until, self._look)
 
 
 class Http1:
