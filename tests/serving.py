@@ -153,6 +153,7 @@ async def listening(gateway: Gateway) -> AsyncIterator[str]:
             gateway.app,
             loop="none",
             http=Connection,
+            interface="asgi3",
             ws="none",
             lifespan="off",
             log_config=None,

@@ -90,6 +90,7 @@ class Server(HttpServer):
                 app,
                 loop="none",
                 http=Connection,
+                interface="asgi3",
                 ws="none",
                 lifespan="off",
                 access_log=False,

@@ -96,11 +96,13 @@ class TraceWriter:
             self.dropped += 1
             return
         private = trace.private
-        if private is None and not any(event.type == "decision.made" for event in trace.events):
+        if private is None and trace.events[-1].type != "turn.finished" and not _is_decided(trace):
             private = self._private(trace.owner)
         # What is private is looked for in a thread.
         at_once = size <= _SMALL and (private is None or not private.masking.known)
-        self._waiting.append(_waiting(trace, size, self._row(trace, private) if at_once else None, private))
+        row = self._row(trace, private) if at_once else None
+        waiting = _Waiting(trace.trace_id, trace.owner, size, trace if row is None else None, row, private)
+        self._waiting.append(waiting)
         self._characters += size
         self._accepted += 1
         self._wake.set()
@@ -214,10 +216,6 @@ class _Waiting(msgspec.Struct, frozen=True):
     private: Conversation | None
 
 
-def _waiting(trace: Recorder, size: int, row: TraceRow | None, private: Conversation | None) -> _Waiting:
-    return _Waiting(trace.trace_id, trace.owner, size, trace if row is None else None, row, private)
-
-
 def _rows(batch: list[_Waiting], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
     return [trace_row(each.trace, config.content, redactor, each.private) for each in batch if each.trace is not None]
 
@@ -231,7 +229,12 @@ def _sampled(trace_id: str, share: float) -> bool:
     return share >= 1 or int(trace_id[-8:], 16) < share * 0x1_0000_0000
 
 
+def _is_decided(trace: Recorder) -> bool:
+    """Whether the turn got as far as to a route, which says what is private in it."""
+    return any(event.type == "decision.made" for event in trace.events)
+
+
 def _characters(trace: Recorder) -> int:
     """How much a waiting trace holds on to, roughly: the request is what can be large."""
-    messages = trace.events[0].data.get("messages") if trace.events else None
+    messages = trace.events[0].data.get("messages")
     return 2000 + (sum(map(len, messages)) if isinstance(messages, (list, tuple)) else 0)

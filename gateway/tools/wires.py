@@ -5,6 +5,8 @@ Knows the client's tools, which stay as they came, and the registry's. Each tool
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from gateway.chat.schemas.dialect import SchemaDialect
@@ -37,6 +39,9 @@ class ToolWires(msgspec.Struct, frozen=True):
     def also(self, name: str, spec: ToolSpec) -> ToolWires:
         """With one more tool, behind the others."""
         return ToolWires(self.client, (*self.own, (name, spec)))
+
+
+NO_WIRES: Final = ToolWires((), ())
 
 
 def _wire(name: str, spec: ToolSpec, dialect: SchemaDialect) -> bytes:

@@ -155,10 +155,7 @@ class Continuity:
         behind one message, and nobody's.
         """
         given = self._given
-        place = hash(_scope(owner, session))
-        for message in asked:
-            place = _place(place, message)
-        given[_place(place, visible)] = None
+        given[_end(_scope(owner, session), (*asked, visible))] = None
         if len(given) > _BARE:
             del given[next(iter(given))]
 
@@ -196,10 +193,7 @@ class Continuity:
         scope = _scope(behind.owner, behind.session)
         anchor = chain(scope, (*behind.asked, behind.visible))[-1]
         self._bare.pop(anchor, None)
-        place = hash(scope)
-        for message in (*behind.asked, behind.visible):
-            place = _place(place, message)
-        self._given.pop(place, None)
+        self._given.pop(_end(scope, (*behind.asked, behind.visible)), None)
         return HiddenRow(
             owner=behind.owner,
             anchor=anchor,
@@ -228,23 +222,36 @@ class Continuity:
         return found
 
 
-def _place(before: int, message: Message) -> int:
-    """A name for the place in a conversation behind a message, of this process alone: a tenth of what a link of the chain costs.
+def _end(scope: str, messages: Sequence[Message]) -> int:
+    """The place behind the last of these messages."""
+    place = hash(scope)
+    for message in messages:
+        place = _place(place, message)
+    return place
 
-    It tells apart all that the chain tells apart, and how the arguments of calls are spelled besides.
+
+def _place(before: int, message: Message) -> int:
+    """A name for the place in a conversation behind a message, of this process alone: a fraction of what a link of the chain costs.
+
+    It tells apart all that the chain tells apart, and more than that: how a client spells its messages, and the arguments of calls.
+    Only an answer is given by one side and sent back by the other, in bytes of its own.
     """
-    said: list[object] = ["system" if message.role == "developer" else message.role]
+    if message.wire is not None and message.role != "assistant":
+        return hash((before, message.wire))
+    blocks = message.blocks
+    if len(blocks) == 1 and type(blocks[0]) is Text:  # nearly all answers
+        return hash((before, message.role, blocks[0].text.strip()))
+    said: list[object] = []
     text = ""
-    for block in message.blocks:
+    for block in blocks:
         kind = type(block)
         if kind is Text:
-            # Most messages are one text.
             text = text + block.text if text else block.text  # type: ignore[union-attr]
         elif kind is ToolCall:
             said += (block.id, block.name, block.arguments)  # type: ignore[union-attr]
         elif kind is not Reasoning and kind is not Refusal:
             said.append(visible_hash(message))
-    return hash((before, text.strip(), *said))
+    return hash((before, message.role, text.strip(), *said))
 
 
 def _named(call_id: str) -> str:

@@ -6,8 +6,9 @@ know what follows from an answer: that is the loop's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from gateway.approvals.confidence import Token, tokens_in
 from gateway.backends.backend import ModelCall
@@ -43,12 +44,18 @@ class ModelCalls:
         self._continuity = continuity
         self._clock = clock
 
-    async def next(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Round:
+    def next(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Coroutine[Any, Any, Round]:
         """The turn's next answer: the one that is recorded of this round, else the model's.
 
         Raises:
             GatewayError: no backend answered, or the turn may not go on to a further round.
         """
+        if turn.machine.rounds > 1 or turn.joinable is not None:
+            return self._further(turn, asked, sink, state)
+        return self._ask(turn, asked) if sink is None else self._stream(turn, asked, sink, state)
+
+    async def _further(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Round:
+        """A round that may be recorded already, has to be let on, or is to be recorded."""
         recorded = _recorded(turn)
         if recorded is not None:
             return await self._again(turn, asked, recorded, sink, state)
@@ -185,7 +192,7 @@ class ModelCalls:
             attempt=attempt,
             finish_reason=done.finish_reason,
             content=done.message.text,
-            tool_calls=[encode_call(call) for call in done.message.tool_calls],
+            tool_calls=[encode_call(call) for call in done.calls] if done.calls else [],
             prompt_tokens=done.usage.prompt_tokens if done.told_usage else None,
             completion_tokens=done.usage.completion_tokens if done.told_usage else None,
             seconds=self._clock.monotonic() - started,
@@ -225,7 +232,18 @@ def _round(
 ) -> Round:
     spent = usage or _estimate(asked.call, message)
     withheld = asked.held and not _counts(message, finish_reason)
-    return Round(message, finish_reason, spent, usage is not None, answer, recorded, choices, withheld, tuple(tokens))
+    return Round(
+        message,
+        finish_reason,
+        message.tool_calls,
+        spent,
+        usage is not None,
+        answer,
+        recorded,
+        choices,
+        withheld,
+        tuple(tokens),
+    )
 
 
 def _counts(message: Message, finish_reason: str | None) -> bool:

@@ -11,43 +11,37 @@ from typing import Final
 
 import msgspec
 
-from gateway.backends.pool import Pool
 from gateway.chat.blocks import Message, ToolResult
 from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
-from gateway.config.approvals import OnFailure
-from gateway.config.models import CacheConfig, ModelConfig, RouteConfig
+from gateway.config.models import CacheConfig
 from gateway.config.names import WILDCARD, Meant
 from gateway.errors import HookFailed, InvalidRequest
 from gateway.observe.events import Recorder
+from gateway.routing.conditions import UsedFacts
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.masking.messages import Conversation
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
-from gateway.store.usage_records import NANO
 from gateway.tools.guards.remembered import handles_in
 from gateway.tools.untrusted import OPERATOR_TEXT
-from gateway.tools.wires import ToolWires
+from gateway.tools.wires import NO_WIRES, ToolWires
 from gateway.turn.choice import first_choice, requires_tool
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.offering import NOTHING, Asked, Offer, Offering
-from gateway.turn.pinned import Pin, held, pinned
+from gateway.turn.pinned import Held, Pin, held, pinned
 from gateway.turn.snapshot import Snapshot, may_use
 from gateway.turn.sticky import places
+from gateway.turn.terms import Terms, terms_of
 from gateway.turn.waiting import ids_in
 
 _encode = msgspec.json.Encoder().encode
-# What is asked of a backend to see how sure its model is of its calls.
-_ASKED: Final[Mapping[str, Mapping[str, msgspec.Raw]]] = {
-    "none": {},
-    "argument": {},
-    "logprobs": {"logprobs": msgspec.Raw(b"true")},
-}
+_TRUE: Final = msgspec.Raw(b"true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +77,18 @@ class Wishes:
     stored: bool = False
 
 
-def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:
-    """What the router may look at. `kept` is the route the conversation is on."""
+def facts_of(
+    request: ChatRequest, principal: Principal, wishes: Wishes, used: UsedFacts, kept: str | None = None
+) -> Facts:
+    """What the router may look at, of what takes time only what is `used`. `kept` is the route the conversation is on."""
     text, before = routing_texts(request.messages)
     return Facts(
         text=text,
         model=request.model,
         tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
         has_tools=bool(request.tools),
-        has_image=request.has_image,
-        tokens=estimate_tokens(request.messages),
+        has_image=used.image and request.has_image,
+        tokens=estimate_tokens(request.messages) if used.tokens else 0,
         allowed_routes=principal.routes,
         before=before,
         kept=kept,
@@ -116,14 +112,17 @@ async def decide(
         NoSuchModel: the name is unknown to this caller.
     """
     place: str | None = None
-    if request.model == snapshot.config.router.model:
-        if not may_use(principal, request.model):
+    router = snapshot.config.router
+    if request.model == router.model:
+        if principal.models is not None and not may_use(principal, request.model):
             snapshot.meant_by(request.model, principal)  # raises
         on: str | None = None
-        if snapshot.config.router.sticky and kept is not None:
+        if router.sticky and kept is not None:
             conversation = places(principal.owner, wishes.session, request.messages)
             on, place = await kept.find(conversation.earlier), conversation.here
-        decision = await snapshot.router.decide(facts_of(request, principal, wishes, on), explain=explain)
+        decision = await snapshot.router.decide(
+            facts_of(request, principal, wishes, snapshot.used, on), explain=explain
+        )
     else:
         meant = snapshot.meant_by(request.model, principal)
         decision = Decision(None, meant.model, "explicit", str(snapshot.version), reason="the request names its model")
@@ -159,6 +158,98 @@ async def prepare(
         raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
     before = held(pin, snapshot) if pin is not None else None
     decision = pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=kept)
+    meant, terms = _settled(decision, before, request, snapshot, record)
+    explicit = decision.strategy == "explicit"
+
+    # The conversation: as its client sent it, and what the gateway knows of it besides.
+    private = record.private = _private(snapshot, principal, terms)
+    messages = request.messages
+    goes_on = "assistant" in [message.role for message in messages]
+    if goes_on and snapshot.tools.specs and not wishes.whole:
+        messages = await _restored(request, principal, wishes, record, continuity)
+    if private is not None and snapshot.privacy is not None:
+        # What tools told the caller in confidence before is private in this turn too.
+        await snapshot.privacy.recall(principal.owner, private, messages)
+
+    # What may be called in it.
+    offer = before.offer if before is not None else NOTHING
+    named = terms.tools_by_name if explicit else terms.tools
+    if before is None and named and snapshot.tools.specs and not _declines(request):
+        asked = Asked(request, principal, named, wishes.tools, wishes.session, messages)
+        offer = await (offering or Offering()).offer(asked, snapshot)
+    if offer is not NOTHING:
+        offer = _told(offer, request, record)
+    to_record = pinned(decision, meant, terms.route, offer) if wishes.durable and before is None else None
+    offer, confidence = _confident(offer, snapshot) if offer is not NOTHING else (offer, "none")
+    offered = offer.tools
+    wires = NO_WIRES
+    if offered or request.tools:
+        wires = ToolWires(tuple([tool.wire for tool in request.tools]), tuple(offered.items()))
+    tools_wire = wires.whole if wires is not NO_WIRES else None
+    has_tools = tools_wire is not None
+    choice = first_choice(request, terms.route, offered, has_tools=has_tools)
+
+    # What is sent beside it.
+    fields = _fields(request, terms, confidence)
+    if terms.system:
+        messages = with_system_text(messages, terms.system)
+    if offered:
+        messages = with_system_text(messages, OPERATOR_TEXT)
+        offered = {**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])}
+
+    limit_s = snapshot.config.server.turn_timeout_s
+    if wishes.deadline_s is not None:
+        limit_s = min(limit_s, wishes.deadline_s)
+    turn = Turn(
+        record=record,
+        principal=principal,
+        request=request,
+        snapshot=snapshot,
+        decision=decision,
+        terms=terms,
+        model=meant.model,
+        pool=terms.working if has_tools else terms.answering,
+        answer_pool=terms.answering,
+        escalate=terms.escalate,
+        wanted=meant.wanted,
+        fallbacks=wishes.fallbacks,
+        shown_model=request.model if explicit else decision.model,
+        messages=messages,
+        fields=fields,
+        offered=offered,
+        wires=wires,
+        tools_wire=tools_wire,
+        choice=choice,
+        requires_tool=has_tools and terms.requires_tool and requires_tool(request, terms.route),
+        parallel=request.parallel_tool_calls is not False,
+        limit_s=limit_s,
+        deadline=clock.monotonic() + limit_s,
+        session=wishes.session,
+        answer_id=f"chatcmpl-{record.trace_id}",
+        created=int(clock.now()),
+        cache=_cache(request, messages, terms.cache) if terms.cache is not None and not has_tools else None,
+        headers=wishes.headers,
+        tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
+        pin=to_record,
+        on_failure=terms.on_failure or ("compensate" if wishes.durable else "keep"),
+        private=private,
+        goes_on=goes_on,
+        changed=before.changed if before is not None else (),
+        gone=before.gone if before is not None else (),
+    )
+    if offer is not NOTHING:
+        turn.waiting, turn.done = dict(offer.waiting), set(offer.done)
+        turn.shows_tools = wishes.events and bool(offered)
+        turn.tells_tokens = confidence == "logprobs"
+        if offered:
+            turn.may_read(handles_in(_results_in(messages)))
+    return turn
+
+
+def _settled(
+    decision: Decision, before: Held | None, request: ChatRequest, snapshot: Snapshot, record: Recorder
+) -> tuple[Meant, Terms]:
+    """The model that was decided for, and what it settles with the route."""
     record.emit(
         "decision.made",
         route=decision.route,
@@ -171,127 +262,57 @@ async def prepare(
         version=decision.version,
         **({"pinned": True} if before is not None else {}),
     )
-    explicit = decision.strategy == "explicit"
-    meant = before.meant if before is not None else _meant(decision, request, snapshot)
-    assert meant is not None, "the router and the hooks name models that exist"
-    route = snapshot.routes.get(decision.route) if decision.route else None
     if before is not None:
-        route = before.route
-    record.private = _private(snapshot, principal, route)
-    max_rounds = snapshot.config.tools.max_rounds
-    if route is not None and route.max_rounds is not None:
-        max_rounds = route.max_rounds
-    messages = await _restored(request, principal, wishes, snapshot, record, continuity)
-    await _recalled(snapshot, principal, record.private, messages)
-    offer = before.offer if before is not None else NOTHING
-    if before is None and snapshot.tools.specs and max_rounds > 0:
-        asked = Asked(request, principal, decision, meant.model, route, wishes.tools, wishes.session, messages)
-        offer = await (offering or Offering()).offer(asked, snapshot)
-    offered = offer.tools
-    if offered and request.n > 1:
-        # Each of several answers could ask for calls of its own, and there is one conversation to go on with.
-        record.emit("tools.withheld", names=list(offered), reason="the request asks for more than one answer")
-        offer, offered = NOTHING, {}
-    if offered or offer.left_out:
-        record.emit("tools.offered", names=list(offered), **offer.told)
-    to_record = pinned(decision, meant, route, offer) if wishes.durable and before is None else None
-    offer, confidence = _confident(offer, snapshot)
-    offered = offer.tools
-    tools = ToolWires(tuple(tool.wire for tool in request.tools), tuple(offered.items()))
-    tools_wire = tools.whole
-    has_tools = tools_wire is not None
-    choice = first_choice(request, route, offered, has_tools=has_tools)
-    settings = {name: msgspec.Raw(_encode(value)) for name, value in (route.params if route else {}).items()}
-    settings = {**_ASKED[confidence], **settings}
-    fields = dict(with_defaults(request.fields, settings))
+        meant = before.meant
+        return meant, terms_of(snapshot.config, snapshot.names, snapshot.pools, meant.model, before.route)
+    found = _meant(decision, request, snapshot)
+    assert found is not None, "the router and the hooks name models that exist"
+    return found, snapshot.terms(found.model, decision.route)
+
+
+def _private(snapshot: Snapshot, principal: Principal, terms: Terms) -> Conversation | None:
+    """What is private in a turn on these terms."""
+    if snapshot.privacy is None:
+        return None
+    return snapshot.privacy.begin(principal.owner, terms.route.route if terms.route is not None else None)
+
+
+def _fields(request: ChatRequest, terms: Terms, confidence: str) -> Mapping[str, msgspec.Raw]:
+    """The request fields that every round sends."""
+    fields = request.fields
+    if terms.params or confidence == "logprobs":
+        # Log-probabilities show how sure the model is of its calls.
+        settings = {"logprobs": _TRUE, **terms.params} if confidence == "logprobs" else terms.params
+        fields = with_defaults(fields, settings)
     if request.n > 1:
-        fields["n"] = msgspec.Raw(_encode(request.n))
-    if route is not None and route.system:
-        messages = with_system_text(messages, route.system)
-    if offered:
-        messages = with_system_text(messages, OPERATOR_TEXT)
-        offered = {**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])}
-    limit_s = snapshot.config.server.turn_timeout_s
-    if wishes.deadline_s is not None:
-        limit_s = min(limit_s, wishes.deadline_s)
-    tool_pool, answer_pool, escalate = _pools(snapshot, meant.model, has_tools=has_tools)
-    turn = Turn(
-        record=record,
-        principal=principal,
-        request=request,
-        snapshot=snapshot,
-        decision=decision,
-        model=meant.model,
-        pool=tool_pool,
-        answer_pool=answer_pool,
-        escalate=escalate,
-        wanted=meant.wanted,
-        fallbacks=wishes.fallbacks,
-        shown_model=request.model if explicit else decision.model,
-        messages=messages,
-        fields=fields,
-        offered=offered,
-        waiting=dict(offer.waiting),
-        done=set(offer.done),
-        wires=tools,
-        tools_wire=tools_wire,
-        choice=choice,
-        requires_tool=has_tools and requires_tool(request, route),
-        parallel=request.parallel_tool_calls is not False,
-        max_rounds=max_rounds,
-        max_tokens=_max_tokens(snapshot, route),
-        max_cost=_max_cost(snapshot, route),
-        limit_s=limit_s,
-        deadline=clock.monotonic() + limit_s,
-        session=wishes.session,
-        answer_id=f"chatcmpl-{record.trace_id}",
-        created=int(clock.now()),
-        cache=_cache(request, messages, snapshot.config.models[meant.model], route) if not has_tools else None,
-        headers=wishes.headers,
-        shows_tools=wishes.events and bool(offered),
-        tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
-        pin=to_record,
-        tells_tokens=confidence == "logprobs",
-        on_failure=on_failure(snapshot.config.on_failure, route, lasting=wishes.durable),
-        private=record.private,
-        changed=before.changed if before is not None else (),
-        gone=before.gone if before is not None else (),
-    )
-    if offered:
-        turn.may_read(handles_in(_results_in(messages)))
-    return turn
+        fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
+    return fields
 
 
 async def _restored(
-    request: ChatRequest,
-    principal: Principal,
-    wishes: Wishes,
-    snapshot: Snapshot,
-    record: Recorder,
-    continuity: Continuity,
+    request: ChatRequest, principal: Principal, wishes: Wishes, record: Recorder, continuity: Continuity
 ) -> tuple[Message, ...]:
-    """The conversation with the rounds that its client never saw; without tools there are none."""
-    if not snapshot.tools.specs or wishes.whole:
-        return request.messages
+    """The conversation with the rounds that its client never saw."""
     messages = await continuity.restored(principal.owner, wishes.session, request.messages)
     if messages is not request.messages:
         record.emit("hidden.restored", messages=len(messages) - len(request.messages))
     return messages
 
 
-def _private(snapshot: Snapshot, principal: Principal, route: RouteConfig | None) -> Conversation | None:
-    """What is private in a turn on this route."""
-    if snapshot.privacy is None:
-        return None
-    return snapshot.privacy.begin(principal.owner, route.route if route is not None else None)
+def _declines(request: ChatRequest) -> bool:
+    """Whether the client wants no tool to be called."""
+    return request.tool_choice is not None and request.tool_choice.mode == "none"
 
 
-async def _recalled(
-    snapshot: Snapshot, principal: Principal, private: Conversation | None, messages: Sequence[Message]
-) -> None:
-    """What tools told the caller in confidence before is private in this turn too."""
-    if private is not None and snapshot.privacy is not None:
-        await snapshot.privacy.recall(principal.owner, private, messages)
+def _told(offer: Offer, request: ChatRequest, record: Recorder) -> Offer:
+    """The offer, as the trace tells of it; nothing, where the request cannot be offered anything."""
+    if offer.tools and request.n > 1:
+        # Each of several answers could ask for calls of its own, and there is one conversation to go on with.
+        record.emit("tools.withheld", names=list(offer.tools), reason="the request asks for more than one answer")
+        return NOTHING
+    if offer.tools or offer.left_out:
+        record.emit("tools.offered", names=list(offer.tools), **offer.told)
+    return offer
 
 
 def _results_in(messages: Sequence[Message]) -> Iterator[str]:
@@ -302,19 +323,6 @@ def _results_in(messages: Sequence[Message]) -> Iterator[str]:
         for block in message.blocks
         if isinstance(block, ToolResult)
     )
-
-
-def _pools(snapshot: Snapshot, model: str, *, has_tools: bool) -> tuple[Pool, Pool, Pool | None]:
-    """Who does tool work, who answers without tools, and who goes on once arguments have failed twice."""
-    config = snapshot.config.models[model]
-
-    def named(name: str | None) -> Pool | None:
-        meant = snapshot.names.find(name) if name is not None else None
-        return snapshot.pools[meant.model] if meant is not None else None
-
-    own = snapshot.pools[model]
-    answering = named(config.answer_model) or own
-    return (named(config.tool_model) or own) if has_tools else answering, answering, named(config.escalate)
 
 
 def _confident(offer: Offer, snapshot: Snapshot) -> tuple[Offer, str]:
@@ -332,32 +340,8 @@ def _confident(offer: Offer, snapshot: Snapshot) -> tuple[Offer, str]:
     return offer, confidence
 
 
-def on_failure(said: OnFailure | None, route: RouteConfig | None, *, lasting: bool) -> OnFailure:
-    """What becomes of a turn's effects when a later step fails: the route says, else the configuration, else its kind."""
-    own = route.on_failure if route is not None else None
-    return own or said or ("compensate" if lasting else "keep")
-
-
-def _max_tokens(snapshot: Snapshot, route: RouteConfig | None) -> int | None:
-    """Tokens that a turn's rounds may take: the route says, else the configuration."""
-    own = route.max_turn_tokens if route is not None else None
-    return snapshot.config.tools.max_turn_tokens if own is None else own
-
-
-def _max_cost(snapshot: Snapshot, route: RouteConfig | None) -> int | None:
-    """What a turn's rounds may cost, in billionths of the currency: the route says, else the configuration."""
-    own = route.max_turn_cost if route is not None else None
-    said = snapshot.config.tools.max_turn_cost if own is None else own
-    return None if said is None else round(said * NANO)
-
-
-def _cache(
-    request: ChatRequest, messages: Sequence[Message], model: ModelConfig, route: RouteConfig | None
-) -> CacheConfig | None:
-    """How an answer may be kept: the route says, else the model. Never where tools play a part, now or earlier."""
-    cache = route.cache if route is not None and route.cache is not None else model.cache
-    if cache is None or not cache.ttl_s:
-        return None
+def _cache(request: ChatRequest, messages: Sequence[Message], cache: CacheConfig) -> CacheConfig | None:
+    """How an answer may be kept: not at all where tools play a part, now or earlier."""
     used = any(message.role == "tool" or message.tool_calls for message in messages) or bool(ids_in(messages))
     return None if used or request.functions else cache
 

@@ -153,7 +153,7 @@ class Turns:
         else:
             summary = self._summary(request, principal, turn, started, 200)
             record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
-            if turn.window is not None:
+            if turn.terms.looks_back and turn.window is not None:
                 self._scribe.behind(turn, result.message)
         finally:
             if turn is not None and turn.stay is not None:
@@ -186,7 +186,8 @@ class Turns:
         if stay is not None:
             turn.stay, turn.cache = stay, None
         turn.window = self._scribe.window(turn, wishes)
-        await self._scribe.recall(turn)
+        if turn.terms.recalls:
+            await self._scribe.recall(turn)
         return turn
 
     async def _begun(

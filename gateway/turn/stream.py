@@ -35,7 +35,7 @@ class Sink(Protocol):
         ...
 
     def straight(self) -> Callable[[Run], bool] | None:
-        """What sends runs without waiting, and says of each whether it did; None where each has to be relayed."""
+        """What sends runs behind what was relayed, without waiting, and says of each whether it did; None where nothing may do so."""
         ...
 
     async def add(self, text: str) -> None:
@@ -47,7 +47,7 @@ class Sink(Protocol):
         ...
 
 
-class StreamState:
+class StreamState(msgspec.Struct, eq=False):
     """What holds over all rounds of one stream.
 
     Attributes:
@@ -57,13 +57,10 @@ class StreamState:
         broken_off: what was sent of a round that did not come to its end, or None.
     """
 
-    __slots__ = ("broken_off", "client_calls", "finished", "roles")
-
-    def __init__(self) -> None:
-        self.roles: set[int] = set()
-        self.finished: set[int] = set()
-        self.client_calls = 0
-        self.broken_off: Message | None = None
+    roles: set[int] = msgspec.field(default_factory=set)
+    finished: set[int] = msgspec.field(default_factory=set)
+    client_calls: int = 0
+    broken_off: Message | None = None
 
     def copy(self) -> StreamState:
         """The state as it is now."""

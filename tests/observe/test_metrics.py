@@ -148,3 +148,40 @@ def test_counting_a_turn_costs_microseconds() -> None:
             metrics.finished(trace)
         best = min(best, (time.process_time() - started) / 500)
     assert best < 40e-6
+
+
+def test_traces_of_one_shape_are_counted_by_their_own_names() -> None:
+    metrics = made()
+    metrics.finished(turn())
+    metrics.finished(turn(model="strong", route="other", prompt_tokens=5))
+    found = samples(metrics)
+    assert found["hermes_tokens_total", ("prompt", "fast")] == 30
+    assert found["hermes_tokens_total", ("prompt", "strong")] == 5
+    assert found["hermes_decisions_total", ("orders", "semantic")] == 2
+
+
+def test_traces_of_any_number_of_shapes_are_counted_and_not_all_remembered() -> None:
+    metrics = made()
+    for rounds in range(1000):
+        trace = Recorder("a" * 32, "app", HandClock())
+        trace.emit("request.received", endpoint="/v1/chat/completions")
+        for _ in range(rounds):
+            trace.emit("round.answered", backend="small")
+        trace.emit("turn.finished", status=200, model="fast", route="orders", seconds=0.1, rounds=rounds)
+        metrics.finished(trace)
+    found = samples(metrics)
+    assert found["hermes_attempts_total", ("small", "answered")] == sum(range(1000))
+    assert found["hermes_requests_total", ("/v1/chat/completions", "fast", "orders", "200")] == 1000
+    assert all(len(names) <= 64 for names in metrics._shapes)
+    assert len(metrics._shapes) <= 256
+
+
+def test_what_nobody_reads_does_not_pile_up() -> None:
+    metrics = made()
+    trace = turn()
+    for _ in range(5000):
+        metrics.finished(trace)
+    assert max(len(each.new) for each in (metrics._overhead, metrics._rounds, metrics._seconds.labels("fast"))) < 1024
+    found = samples(metrics)
+    assert found["hermes_overhead_seconds_count", ()] == found["hermes_turn_rounds_count", ()] == 5000
+    assert found["hermes_request_seconds_sum", ("fast",)] == pytest.approx(5000)
