@@ -16,8 +16,11 @@ from functools import lru_cache
 from typing import Final, cast
 
 import httptools
+import msgspec
 from aiohappyeyeballs import start_connection
 from yarl import URL
+
+from gateway.backends.tap import Tap
 
 CONNECT_S: Final = 10.0
 # Connections that nobody has used for so long are closed: servers close theirs soon after.
@@ -53,26 +56,26 @@ class CutOff(HttpFailed):
     """The answer ends before its end."""
 
 
-class Response:
+class Response(msgspec.Struct, eq=False):
     """One answer, from its head on. Ends by `give_back`.
 
     Attributes:
         status: of HTTP.
         headers: by lower-case names; of several of one name the last.
         complete: whether all of it has come.
+        tap: gets what comes of the body while somebody waits for it.
+        waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "complete", "headers", "status")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: HttpFailed | None = None
-        self.status = 0
-        self.headers: dict[bytes, bytes] = {}
-        self.complete = False
+    _connection: Connection
+    _parts: list[bytes] = []
+    _size: int = 0
+    _error: HttpFailed | None = None
+    status: int = 0
+    headers: dict[bytes, bytes] = {}
+    complete: bool = False
+    tap: Tap | None = None
+    waiter: asyncio.Future[None] | None = None
 
     def header(self, name: bytes) -> str | None:
         """A header's value by its lower-case name."""
@@ -120,15 +123,12 @@ class Response:
         """Keep the connection of an answer that has come whole; close any other. May be called twice."""
         self._connection.done(self)
 
-    async def wait(self, until: float) -> None:
-        """Until more has come: head, body or end. Raises TimeoutError at that time of the loop."""
+    def wait(self, until: float) -> asyncio.Future[None]:
+        """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
         connection = self._connection
-        self._waiter = connection.loop.create_future()
+        waiter = self.waiter = connection.loop.create_future()
         connection.remind(until)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return waiter
 
     def take(self, pieces: list[bytes]) -> None:
         """Pieces of the body. The list is emptied."""
@@ -145,7 +145,7 @@ class Response:
 
     def wake(self, error: BaseException | None = None) -> None:
         """Let whoever waits look again."""
-        waiter = self._waiter
+        waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
             if error is not None:
                 waiter.set_exception(error)
@@ -252,26 +252,43 @@ class Connection(asyncio.Protocol):
             if response is None:
                 self._transport.abort()
             return
-        if not response.status:
+        begun = response.status
+        if not begun:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.usable = False
-            if not response.complete:
-                response.take(self._pieces)
-            response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
+            self._spoilt(response)
         else:
             if not response.status and self._head_bytes > _HEAD_BYTES:
                 self.usable = False
                 response.end(NotHttp("the answer's head has no end"))
+        pieces = self._pieces
         if not response.complete:
-            response.take(self._pieces)
-        self._pieces.clear()  # else they are of an answer nobody has asked for
+            if begun:
+                if not pieces:
+                    return  # the framing of what follows
+                tap = response.tap
+                if (
+                    tap is not None
+                    and response.waiter is not None
+                    and tap.takes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                ):
+                    pieces.clear()
+                    return
+            response.take(pieces)
+        pieces.clear()  # else they are of an answer nobody has asked for
         response.wake()
         if response.full and not self._paused and not response.complete:
             self._paused = True
             self._transport.pause_reading()
+
+    def _spoilt(self, response: Response) -> None:
+        """What has come is no HTTP from here on."""
+        self.usable = False
+        if not response.complete:
+            response.take(self._pieces)
+        response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whichever side."""
@@ -309,12 +326,14 @@ class Connection(asyncio.Protocol):
     def _look(self) -> None:
         """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""
         self._timer = None
-        if self._response is None:
+        response = self._response
+        if response is None:
             return
-        if self.loop.time() >= self._until - 0.0005:
-            self._response.wake(TimeoutError())
+        until = self._until if response.tap is None else response.tap.until
+        if self.loop.time() >= until - 0.0005:
+            response.wake(TimeoutError())
         else:
-            self._timer = self.loop.call_at(self._until, self._look)
+            self._timer = self.loop.call_at(until, self._look)
 
 
 class Http1:
