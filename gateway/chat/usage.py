@@ -130,6 +130,6 @@ class WireUsage(msgspec.Struct):
 
 
 def _count(value: float | None) -> int:
-    if type(value) is int and 0 <= value <= _MOST_TOKENS:
+    if isinstance(value, int) and 0 <= value <= _MOST_TOKENS:
         return value
     return min(max(0, int(value)), _MOST_TOKENS) if value else 0
