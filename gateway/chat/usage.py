@@ -129,7 +129,7 @@ class WireUsage(msgspec.Struct):
         )
 
 
-def _count(value: float | None) -> int:
-    if isinstance(value, int) and 0 <= value <= _MOST_TOKENS:
+def _count(value: Any) -> int:
+    if type(value) is int and 0 <= value <= _MOST_TOKENS:
         return value
     return min(max(0, int(value)), _MOST_TOKENS) if value else 0
