@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from starlette.types import Send
 
-from gateway.api.cycle import BODY_FOLLOWS
+from gateway.api.cycle import BODY_FOLLOWS, LINES
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
@@ -40,7 +40,7 @@ class ChatStream:
     Args:
         send: ASGI.
         writer: called for what makes the frames, once there is one to make.
-        headers: called when the response starts: by then it is known which backend answers.
+        lines: called when the response starts, for more lines of its head: by then it is known which backend answers.
         include_usage: whether the stream ends with a usage chunk.
         silence_s: seconds without a byte after which a comment is sent.
     """
@@ -49,7 +49,7 @@ class ChatStream:
         self,
         send: Send,
         writer: Callable[[], StreamWriter],
-        headers: Callable[[], Headers],
+        lines: Callable[[], bytes],
         *,
         include_usage: bool,
         silence_s: float = SILENCE_S,
@@ -57,7 +57,7 @@ class ChatStream:
         self._send = send
         self._make_writer = writer
         self._made_writer: StreamWriter | None = None
-        self._headers = headers
+        self._lines = lines
         self._include_usage = include_usage
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
@@ -149,8 +149,8 @@ class ChatStream:
         self.started = True
         if not self._begun:
             self._begun = True
-            headers = [*STREAM_HEADERS, *self._headers()]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers, BODY_FOLLOWS: True})
+            start = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS, LINES: self._lines()}
+            await self._send({**start, BODY_FOLLOWS: True})
         self._last = self._loop.time()
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 

@@ -105,6 +105,14 @@ class Response:
             raise self._error
         return b""
 
+    def at_once(self) -> bytes | None:
+        """The whole body, where all of it has come already and in no encoding; None where it has to be read."""
+        if not self.complete or self._error is not None or b"content-encoding" in self.headers:
+            return None
+        body = b"".join(self._parts)
+        self._parts.clear()
+        return body
+
     def at_eof(self) -> bool:
         """Whether everything has come and was read."""
         return self.complete and self._error is None and not self._parts
@@ -183,12 +191,14 @@ class Connection(asyncio.Protocol):
         self._client = client
         self._transport: asyncio.Transport
         self._response: Response | None = None
-        # What llhttp calls for every piece of a body, a hundred times a stream: the list's own method.
+        # What llhttp calls for each piece of a body, a hundred times a stream, and for each header: the containers' own
+        # methods.
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append
+        self._said: dict[bytes, bytes] = {}
+        self.on_header = self._said.__setitem__
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(**_LENIENT)
-        self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
         self._keep = False
         self._paused = False
@@ -209,7 +219,8 @@ class Connection(asyncio.Protocol):
             return
         self._response = None
         if self._keep and self.usable and response.complete and response.error is None:
-            self.read_on()
+            if self._paused:
+                self.read_on()
             self._client.keep(self)
         else:
             self.close()
@@ -280,18 +291,15 @@ class Connection(asyncio.Protocol):
         """An answer begins."""
         if self._response is not None and self._response.complete:
             self.usable = False
-        self._headers = {}
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header has come."""
-        self._headers[name.lower()] = value
+        self._said.clear()
 
     def on_headers_complete(self) -> None:
         """The head has come; of one that only says that more will follow, nothing is kept."""
         response = self._response
         status = self._parser.get_status_code()
         if response is not None and status >= 200 and not response.complete:
-            response.begun(status, self._headers)
+            said = self._said
+            response.begun(status, dict(zip(map(bytes.lower, said), said.values(), strict=True)))
 
     def on_message_complete(self) -> None:
         """The answer has come whole."""

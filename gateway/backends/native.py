@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -65,6 +66,7 @@ _USAGE_WORDS = (b"stream_options", b"include_usage")
 _EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 _encode = msgspec.json.Encoder().encode
+_wire_of = attrgetter("wire")
 
 
 class _Reading:
@@ -114,12 +116,13 @@ class NativeBackend:
         if config.base_url is not None and config.provider == "openai":
             default_dialect = "compatible"  # OpenAI's protocol at another address: only its owner can vouch for it
         self._exact = (config.dialect or default_dialect) == "openai"
-        self._model = _encode(config.model)
+        self._opening = _opening(config.model)
         self._wildcard = config.model if config.model and "*" in config.model else None
         self._dropped = frozenset(config.drop_params)
         self._names = {**_RENAMED.get(config.provider, {}), **config.map_params}
         params = {name: msgspec.Raw(_encode(value)) for name, value in config.params.items()}
         self._params = renamed(params, (), self._names)
+        self._changes_fields = bool(self._dropped or self._names or self._params)
         # The field for thoughts; None where they are not sent.
         self._reasoning = None if config.send_reasoning in ("auto", "off") else config.send_reasoning
         own_headers = {name.lower(): value.strip() for name, value in config.headers.items()}
@@ -293,23 +296,18 @@ class NativeBackend:
 
     async def _whole(self, response: Response, call: ModelCall, until: float) -> bytes:
         """The body of an answer, which is not larger than what a gateway can hold of many at once."""
-        parts: list[bytes] = []
-        size = 0
-        content = self._reader(response, call)
-        while data := await content.readany(until):
-            parts.append(data)
-            size += len(data)
-            if size > _ANSWER_BYTES:
-                raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
-            if content.at_eof():
-                break
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        body = response.at_once()
+        if body is None:
+            body = await _read(self._reader(response, call), until)
+        if len(body) > _ANSWER_BYTES:
+            raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
+        return body
 
     async def _begin(self, call: ModelCall, until: float, *, stream: bool) -> Response:
         """Send the request; the response, once it is clear that it is no refusal."""
         while True:
             asked, reasoning = stream and self._asks_usage, self._reasoning
-            trace = b"traceparent: 00-%b-%b-01\r\n" % (call.trace_id.encode(), call.trace_id[:16].encode())
+            trace = f"traceparent: 00-{call.trace_id}-{call.trace_id[:16]}-01\r\n".encode()
             response = await self._server.post(trace, self._body(call, stream=stream), until)
             if response.status < 300:
                 return response
@@ -416,25 +414,25 @@ class NativeBackend:
             raise self._no_answer(words, payload) from error
 
     def _body(self, call: ModelCall, *, stream: bool) -> list[bytes]:
-        model = self._model if self._wildcard is None else _encode(self._wildcard.replace("*", call.wanted))
+        opening = self._opening if self._wildcard is None else _opening(self._wildcard.replace("*", call.wanted))
         if (field := self._reasoning) is None:
-            messages = b",".join(map(encode_message, call.messages))
+            # The bytes that came, all at once; one by one only where some message has none.
+            wires = [*map(_wire_of, call.messages)]
+            messages = b",".join(map(encode_message, call.messages) if None in wires else wires)
         else:
-            messages = b",".join(encode_with_reasoning(message, field) for message in call.messages)
-        parts = [b'{"model":', model, b',"messages":[', messages, b"]"]
-        fields = with_defaults(renamed(call.fields, self._dropped, self._names), self._params)
-        options = b""
-        for name, raw in fields.items():
-            if stream and name == "stream_options" and self._asks_usage:
-                options = b"," + bytes(raw).strip()[1:-1]
-                continue
-            parts += (b",", _encode(name), b":", bytes(raw))
-        if stream:
-            parts.append(b',"stream":true')
-            if self._asks_usage:
-                parts += (b',"stream_options":{"include_usage":true', options, b"}")
-        parts.append(b"}")
-        return parts
+            messages = b",".join([encode_with_reasoning(message, field) for message in call.messages])
+        fields = call.fields
+        if self._changes_fields:
+            fields = with_defaults(renamed(fields, self._dropped, self._names), self._params)
+        if not stream:
+            return [opening, messages, b"],", _encode(fields)[1:]] if fields else [opening, messages, b"]}"]
+        asks = b',"stream":true}'
+        if self._asks_usage:
+            options = bytes(fields.get("stream_options", b"{}")).strip()[1:-1].strip()
+            fields = {name: raw for name, raw in fields.items() if name != "stream_options"}
+            more = b"," if options else b""
+            asks = b',"stream":true,"stream_options":{"include_usage":true%b%b}}' % (more, options)
+        return [opening, messages, b"]", b"," if fields else b"", _encode(fields)[1:-1], asks]
 
     def _refused(self, response: Response, body: bytes, call: ModelCall) -> GatewayError:
         headers = {str(name, "latin-1"): value.decode("utf-8", "replace") for name, value in response.headers.items()}
@@ -448,6 +446,18 @@ class NativeBackend:
         if isinstance(error, Disconnected):
             return UpstreamError(f"The upstream of `{call.model}` closed the connection without an answer.")
         return UpstreamError(f"The upstream of `{call.model}` cannot be reached.")
+
+
+async def _read(content: Reader, until: float) -> bytes:
+    """A body, up to where it is more than an answer may be."""
+    parts: list[bytes] = []
+    size = 0
+    while size <= _ANSWER_BYTES and (data := await content.readany(until)):
+        parts.append(data)
+        size += len(data)
+        if content.at_eof():
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 async def _read_end(content: Reader) -> None:
@@ -523,6 +533,11 @@ def _failure_in(chunk: Chunk) -> UpstreamBroken | None:
         if failed is not None:
             return failed
     return None
+
+
+def _opening(model: str | None) -> bytes:
+    """How a request begins, up to its messages."""
+    return b'{"model":%b,"messages":[' % _encode(model)
 
 
 def _chat_url(base: str) -> URL:

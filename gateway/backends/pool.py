@@ -198,7 +198,8 @@ class Pool:
         self, call: ModelCall, record: Recorder, prefer: str | None, *, fallbacks: bool, streamed: bool
     ) -> Attempts:
         tiers = self._tiers if fallbacks else self._own
-        return Attempts(tiers, call, record, self._clock, self._dice, prefer=prefer, streamed=streamed)
+        until = self._clock.monotonic() + call.timeout_s
+        return Attempts(tiers, call, record, self._clock, self._dice, prefer, streamed, until)
 
 
 async def _veiled(call: ModelCall, attempt: Attempt, record: Recorder) -> tuple[ModelCall, Veil | None]:
