@@ -137,6 +137,12 @@ class Response(msgspec.Struct, eq=False):
             self._size += sum(map(len, pieces))
             pieces.clear()
 
+    def end_with(self, pieces: list[bytes]) -> None:
+        """The last pieces of the body. The list is emptied."""
+        self._parts += pieces
+        pieces.clear()
+        self.complete = True
+
     def end(self, error: HttpFailed | None = None) -> None:
         """No more will come."""
         if not self.complete:
@@ -320,8 +326,7 @@ class Connection(asyncio.Protocol):
         response = self._response
         if response is not None and response.status and not response.complete:
             self._keep = self._parser.should_keep_alive()
-            response.take(self._pieces)
-            response.complete = True
+            response.end_with(self._pieces)
 
     def _look(self) -> None:
         """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""
