@@ -411,7 +411,7 @@ def test_yaml_examples_are_what_the_loader_takes(example: Example, tmp_path: Pat
     for member in [member for model in whole["models"].values() for member in model["backends"]]:
         whole["backends"].setdefault(member if isinstance(member, str) else member["name"], {"provider": "demo"})
     (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
-    settings = Settings(_env_file=None, variables=variables)
+    settings = Settings(variables=variables)
     bundle = load(tmp_path / "gateway.yaml", tmp_path / "routes", settings)
     assert len(bundle.routes) == ("route" in document.value)
 

@@ -82,7 +82,7 @@ class Continuity:
         self._issued: LRUCache[tuple[str, str], bool] = LRUCache(_ISSUED)
         # Anchors that nothing was found for, and when that was first seen.
         self._bare: LRUCache[str, float] = LRUCache(_BARE)
-        # Messages that this process gave with nothing behind them, by `_place`; the oldest first.
+        # Messages that this process gave with nothing behind them, by `_places`; the oldest first.
         self._given: dict[int, None] = {}
 
     async def restored(self, owner: str, session: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -155,19 +155,20 @@ class Continuity:
         behind one message, and nobody's.
         """
         given = self._given
-        given[_end(_scope(owner, session), (*asked, visible))] = None
+        given[_places(_scope(owner, session), (*asked, visible))[-1]] = None
         if len(given) > _BARE:
             del given[next(iter(given))]
 
     def _gave(self, scope: str, messages: tuple[Message, ...]) -> frozenset[int]:
         """Which answers of a conversation this process gave with nothing behind them."""
-        place = hash(scope)
-        given: list[int] = []
-        for index, message in enumerate(messages):
-            place = _place(place, message)
-            if message.role == "assistant" and place in self._given:
-                given.append(index)
-        return frozenset(given)
+        places = _places(scope, messages)
+        return frozenset(
+            [
+                index
+                for index, place in enumerate(places)
+                if place in self._given and messages[index].role == "assistant"
+            ]
+        )
 
     async def flush(self) -> None:
         """Wait until what was to be kept soon is kept, or could not be."""
@@ -193,7 +194,7 @@ class Continuity:
         scope = _scope(behind.owner, behind.session)
         anchor = chain(scope, (*behind.asked, behind.visible))[-1]
         self._bare.pop(anchor, None)
-        self._given.pop(_end(scope, (*behind.asked, behind.visible)), None)
+        self._given.pop(_places(scope, (*behind.asked, behind.visible))[-1], None)
         return HiddenRow(
             owner=behind.owner,
             anchor=anchor,
@@ -222,25 +223,28 @@ class Continuity:
         return found
 
 
-def _end(scope: str, messages: Sequence[Message]) -> int:
-    """The place behind the last of these messages."""
-    place = hash(scope)
-    for message in messages:
-        place = _place(place, message)
-    return place
+def _places(scope: str, messages: Sequence[Message]) -> list[int]:
+    """Names for the places behind each of these messages, of this process alone: a fraction of what the chain costs.
 
-
-def _place(before: int, message: Message) -> int:
-    """A name for the place in a conversation behind a message, of this process alone: a fraction of what a link of the chain costs.
-
-    It tells apart all that the chain tells apart, and more than that: how a client spells its messages, and the arguments of calls.
-    Only an answer is given by one side and sent back by the other, in bytes of its own.
+    They tell apart all that the chain tells apart, and more than that: how a client spells its messages, and the arguments of
+    calls. Only an answer is given by one side and sent back by the other, in bytes of its own.
     """
-    if message.wire is not None and message.role != "assistant":
-        return hash((before, message.wire))
+    place = hash(scope)
+    places: list[int] = []
+    for message in messages:
+        said: object = message.wire
+        if said is None or message.role == "assistant":
+            said = _said(message)
+        place = hash((place, said))
+        places.append(place)
+    return places
+
+
+def _said(message: Message) -> object:
+    """What a message says, whoever has written it."""
     blocks = message.blocks
     if len(blocks) == 1 and type(blocks[0]) is Text:  # nearly all answers
-        return hash((before, message.role, blocks[0].text.strip()))
+        return message.role, blocks[0].text.strip()
     said: list[object] = []
     text = ""
     for block in blocks:
@@ -251,7 +255,7 @@ def _place(before: int, message: Message) -> int:
             said += (block.id, block.name, block.arguments)  # type: ignore[union-attr]
         elif kind is not Reasoning and kind is not Refusal:
             said.append(visible_hash(message))
-    return hash((before, message.role, text.strip(), *said))
+    return (message.role, text.strip(), *said)
 
 
 def _named(call_id: str) -> str:

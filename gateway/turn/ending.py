@@ -71,15 +71,15 @@ class Ending:
         if turn.snapshot.hooks.on_answer:
             message = await self._hooked(turn, message)
         result = _result(turn, last, message, reason, plain=sink is None)
-        behind = _behind(turn, progress, last, result) if progress.results or progress.rounds else None
+        hides = bool(progress.results) or len(progress.messages) > progress.before
+        behind = _behind(turn, progress, last, result) if hides else None
+        bare = behind is None
         if turn.stay is not None:
             await turn.stay.keep(turn, behind.hidden if behind is not None else (replayable_message(result.message),))
-        # Of a session's own messages nothing is hidden.
-        appends = turn.stay is not None and turn.stay.appends
-        if appends:
-            behind = None
+            if turn.stay.appends:  # of a session's own messages nothing is hidden
+                behind, bare = None, False
         joinable = turn.joinable
-        at_once = bool(theirs) or (joinable is not None and joinable.begun)
+        at_once = behind is not None and (bool(theirs) or (joinable is not None and joinable.begun))
         if behind is not None and at_once:
             # Of a mixed turn the client's next request depends on them, and comes at once.
             await self._continuity.keep(behind)
@@ -92,8 +92,8 @@ class Ending:
         if behind is not None and not at_once:
             self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
-        elif behind is None and turn.snapshot.tools.specs and not appends:
-            self._continuity.bare(turn.principal.owner, turn.session, turn.request.messages, result.message)
+        elif bare and turn.snapshot.tools.specs:
+            self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
         turn.step(State.TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result
 

@@ -332,7 +332,7 @@ def _place(turn: Turn, day: str, backend: str) -> tuple[str, str, str, str, str,
     who = turn.principal
     return (
         day,
-        who.owner,
+        turn.record.owner,
         who.key_id,
         who.user or "",
         who.team or "",

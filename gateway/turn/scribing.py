@@ -76,11 +76,11 @@ class Scribe:
             self.conversations,
             self._patterns_of(snapshot.config.context.pins),
             settings,
-            turn.principal.owner,
+            turn.record.owner,
             turn.session,
             turn.record,
             kept=turn.stay is not None or (wishes.stored and snapshot.config.context.sessions.store),
-            choose=snapshot.tools.strategies.get(settings.strategy),
+            choose=None if settings.by_size else snapshot.tools.strategies.get(settings.strategy),
         )
 
     async def before(self, turn: Turn) -> None:

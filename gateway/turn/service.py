@@ -6,7 +6,7 @@ Knows the frame around a turn: lease, trace, summary. The inside is the loop's, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -167,16 +167,18 @@ class Turns:
         self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
     ) -> Turn:
         """The turn, in its session where it has one that is kept."""
+        pin: Pin | None = None
         if wishes.durable:  # a run, which was asked for a while ago
             await snapshot.keys.still(principal, self._clock.now(), lasting=True)
-        recorded = await self.joining.pin_of(record.trace_id, principal.owner) if wishes.durable else None
-        pin = None if recorded is None else read_pin(recorded)
+            recorded = await self.joining.pin_of(record.trace_id, principal.owner)
+            pin = None if recorded is None else read_pin(recorded)
         stay = await self._scribe.enter(request, principal, wishes, snapshot, record) if wishes.session else None
         limit_s = snapshot.config.server.turn_timeout_s
         try:
             if stay is not None:
                 request, wishes = stay.request, stay.wishes
-            turn = await within(limit_s, self._begun(request, principal, wishes, snapshot, record, pin))
+            begins = self._hooked if snapshot.hooks.on_request else self._begun
+            turn = await within(limit_s, begins(request, principal, wishes, snapshot, record, pin))
         except BaseException as error:
             if stay is not None:
                 stay.leave(record)
@@ -190,7 +192,7 @@ class Turns:
             await self._scribe.recall(turn)
         return turn
 
-    async def _begun(
+    async def _hooked(
         self,
         request: ChatRequest,
         principal: Principal,
@@ -200,12 +202,21 @@ class Turns:
         pin: Pin | None,
     ) -> Turn:
         """The turn, as hooks let it begin."""
-        if snapshot.hooks.on_request:
-            changed = await snapshot.hooks.request(request, principal)
-            if changed is not request:
-                record.emit("hook.changed", hook="on_request")
-                request = changed
-        return await prepare(
+        changed = await snapshot.hooks.request(request, principal)
+        if changed is not request:
+            record.emit("hook.changed", hook="on_request")
+        return await self._begun(changed, principal, wishes, snapshot, record, pin)
+
+    def _begun(
+        self,
+        request: ChatRequest,
+        principal: Principal,
+        wishes: Wishes,
+        snapshot: Snapshot,
+        record: Recorder,
+        pin: Pin | None,
+    ) -> Coroutine[Any, Any, Turn]:
+        return prepare(
             request, principal, wishes, snapshot, record, self._clock, self.continuity, self._kept, self._offering, pin
         )
 
@@ -215,7 +226,7 @@ class Turns:
         permit = await self._permits.enter(turn)
         ok = False
         try:
-            if turn.window is not None and turn.window.sums_up:
+            if turn.terms.sums_up:
                 await self._scribe.before(turn)
             result = await runner.run(turn, sink)
             ok = True
@@ -296,8 +307,11 @@ class Turns:
             address=origin.address,
             model=request.model,
             stream=request.stream,
-            messages=[msgspec.Raw(encode_message(message)) for message in request.messages],
-            tools=[tool.name for tool in request.tools],
+            messages=[
+                msgspec.Raw(encode_message(message) if message.wire is None else message.wire)
+                for message in request.messages
+            ],
+            tools=[tool.name for tool in request.tools] if request.tools else [],
             fields=request.fields,
         )
         return record
@@ -305,28 +319,36 @@ class Turns:
     def _summary(
         self, request: ChatRequest, principal: Principal, turn: Turn | None, started: float, status: int
     ) -> dict[str, Any]:
-        summary: dict[str, Any] = {
+        seconds = self._clock.monotonic() - started
+        if turn is None:
+            return {
+                "status": status,
+                "key": principal.key_id,
+                "user": principal.user,
+                "stream": request.stream,
+                "seconds": seconds,
+            }
+        decision, usage = turn.decision, turn.usage
+        summary = {
             "status": status,
             "key": principal.key_id,
             "user": principal.user,
             "stream": request.stream,
-            "seconds": self._clock.monotonic() - started,
+            "seconds": seconds,
+            "response_id": turn.answer_id,
+            "model": decision.model,
+            "route": decision.route,
+            "strategy": decision.strategy,
+            "version": decision.version,
+            "backend": turn.backend,
+            "rounds": turn.machine.rounds,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "upstream_s": turn.upstream_s,
         }
-        if turn is not None:
-            summary |= {
-                "response_id": turn.answer_id,
-                "model": turn.decision.model,
-                "route": turn.decision.route,
-                "strategy": turn.decision.strategy,
-                "version": turn.decision.version,
-                "backend": turn.backend,
-                "rounds": turn.machine.rounds,
-                "prompt_tokens": turn.usage.prompt_tokens,
-                "completion_tokens": turn.usage.completion_tokens,
-                "upstream_s": turn.upstream_s,
-                "tool_s": turn.tool_s,
-                "first_token_s": turn.first_token_s,
-            }
+        # Beside: of more than fifteen entries, Python adds each to the dict by itself.
+        summary["tool_s"] = turn.tool_s
+        summary["first_token_s"] = turn.first_token_s
         return summary
 
     def _tell(self, record: Recorder) -> None:
