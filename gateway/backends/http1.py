@@ -251,11 +251,13 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         response = self._response
-        if response is None or response.complete:
-            # Nobody asked: what comes next on it could be anybody's answer.
+        # Where nobody has asked, what comes next on it could be anybody's answer.
+        if response is None:
+            self.close()
+            return
+        over = response.complete
+        if over:
             self.usable = False
-            if response is None:
-                self._transport.abort()
             return
         begun = response.status
         try:
