@@ -252,49 +252,53 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         response = self._response
-        if response is None or response.complete:
-            # Nobody asked: what comes next on it could be anybody's answer.
+        # Where nobody has asked, what comes next on it could be anybody's answer.
+        if response is None:
+            self.close()
+            return
+        over = response.complete
+        if over:
             self.usable = False
-            if response is None:
-                self._transport.abort()
             return
         begun = response.status
-        if not begun:
-            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._spoilt(response)
-        else:
-            if not response.status and self._head_bytes > _HEAD_BYTES:
-                self.usable = False
-                response.end(NotHttp("the answer's head has no end"))
+            self._garbled(response)
+        if not begun:
+            self._head_came(response, len(data))
         pieces = self._pieces
-        if not response.complete:
-            if begun:
-                if not pieces:
-                    return  # the framing of what follows
-                tap = response.tap
-                if (
-                    tap is not None
-                    and response.waiter is not None
-                    and tap.takes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-                ):
-                    pieces.clear()
-                    return
-            response.take(pieces)
-        pieces.clear()  # else they are of an answer nobody has asked for
+        if response.complete:
+            pieces.clear()  # what is behind it is of an answer nobody has asked for
+        elif begun:
+            if not pieces:
+                return  # the framing of what follows
+            tap = response.tap
+            if (
+                tap is not None
+                and response.waiter is not None
+                and tap.takes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            ):
+                pieces.clear()
+                return
+        response.take(pieces)
         response.wake()
         if response.full and not self._paused and not response.complete:
             self._paused = True
             self._transport.pause_reading()
 
-    def _spoilt(self, response: Response) -> None:
-        """What has come is no HTTP from here on."""
+    def _garbled(self, response: Response) -> None:
         self.usable = False
         if not response.complete:
             response.take(self._pieces)
         response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
+
+    def _head_came(self, response: Response, size: int) -> None:
+        """A piece of the head, or all of it."""
+        self._head_bytes += size
+        if not response.status and self._head_bytes > _HEAD_BYTES:
+            self.usable = False
+            response.end(NotHttp("the answer's head has no end"))
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whichever side."""
