@@ -62,13 +62,12 @@ class Response:
         complete: whether all of it has come.
     """
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "_until_eof", "_waiter", "complete", "headers", "status")
+    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "complete", "headers", "status")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._parts: list[bytes] = []
         self._size = 0
-        self._until_eof = False
         self._waiter: asyncio.Future[None] | None = None
         self._error: HttpFailed | None = None
         self.status = 0
@@ -132,11 +131,10 @@ class Response:
             self._waiter = None
 
     def take(self, pieces: list[bytes]) -> None:
-        """Pieces of the body, unless it is complete: then they are of an answer nobody asked for. The list is emptied."""
+        """Pieces of the body. The list is emptied."""
         if pieces:
-            if not self.complete:
-                self._parts += pieces
-                self._size += sum(map(len, pieces))
+            self._parts += pieces
+            self._size += sum(map(len, pieces))
             pieces.clear()
 
     def end(self, error: HttpFailed | None = None) -> None:
@@ -154,20 +152,14 @@ class Response:
             else:
                 waiter.set_result(None)
 
-    def begun(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Its head has come."""
-        self.status = status
-        self.headers = headers
-        framed = b"content-length" in headers or b"transfer-encoding" in headers
-        self._until_eof = not framed and status not in (204, 304)
-
     def lost(self) -> None:
         """The server has hung up."""
         if not self.complete:
             if not self.status:
                 self.end(Disconnected("the server closed the connection without an answer"))
             else:
-                self.end(None if self._until_eof else CutOff("the answer is incomplete"))
+                framed = b"content-length" in self.headers or b"transfer-encoding" in self.headers
+                self.end(CutOff("the answer is incomplete") if framed else None)
         self.wake()
 
     @property
@@ -218,7 +210,8 @@ class Connection(asyncio.Protocol):
         if self._response is not response:
             return
         self._response = None
-        if self._keep and self.usable and response.complete and response.error is None:
+        # `_keep` says that all of the answer has come.
+        if self._keep and self.usable:
             if self._paused:
                 self.read_on()
             self._client.keep(self)
@@ -265,13 +258,16 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.usable = False
-            response.take(self._pieces)
+            if not response.complete:
+                response.take(self._pieces)
             response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
         else:
             if not response.status and self._head_bytes > _HEAD_BYTES:
                 self.usable = False
                 response.end(NotHttp("the answer's head has no end"))
-        response.take(self._pieces)
+        if not response.complete:
+            response.take(self._pieces)
+        self._pieces.clear()  # else they are of an answer nobody has asked for
         response.wake()
         if response.full and not self._paused and not response.complete:
             self._paused = True
@@ -299,7 +295,8 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if response is not None and status >= 200 and not response.complete:
             said = self._said
-            response.begun(status, dict(zip(map(bytes.lower, said), said.values(), strict=True)))
+            response.headers = dict(zip(map(bytes.lower, said), said.values(), strict=True))
+            response.status = status
 
     def on_message_complete(self) -> None:
         """The answer has come whole."""
@@ -307,7 +304,7 @@ class Connection(asyncio.Protocol):
         if response is not None and response.status and not response.complete:
             self._keep = self._parser.should_keep_alive()
             response.take(self._pieces)
-            response.end()
+            response.complete = True
 
     def _look(self) -> None:
         """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""

@@ -104,7 +104,7 @@ class Pool:
                 asked, veil = attempt.fitted(), None
                 if asked.private is not None:
                     asked, veil = await _veiled(asked, attempt, record)
-                answer = await attempt.adapter.complete(asked)
+                answer = await attempt.key.adapter.complete(asked)
                 attempt.answered(self._clock.monotonic(), streamed=False)
                 if veil is not None:
                     answer = veil.answer(answer)

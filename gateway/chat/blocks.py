@@ -98,6 +98,9 @@ class Message(msgspec.Struct, frozen=True):
         """The calls in this message."""
         if self.role != "assistant":
             return ()
+        if len(self.blocks) == 1:  # most answers
+            block = self.blocks[0]
+            return (block,) if type(block) is ToolCall else ()
         return tuple([block for block in self.blocks if isinstance(block, ToolCall)])
 
     @property
