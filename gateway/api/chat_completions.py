@@ -211,6 +211,7 @@ class _Exchange:
             self._send,
             lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
             lambda: answer_lines(turn),
+            self._cycle.write_at_once,
             include_usage=turn.request.include_usage,
             silence_s=self._silence_s,
         )

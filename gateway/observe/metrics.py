@@ -318,8 +318,7 @@ class Metrics:
         for position, count in shape.counted:
             count(events[position].data)
         if shape.is_turn:
-            last = events[-1].data
-            self._turn(last, last.get("endpoint") or events[0].data.get("endpoint", NONE))
+            self._turn(events[-1].data, events[0].data.get("endpoint", NONE))
 
     def _shape(self, names: tuple[str, ...]) -> _Shape:
         counted = tuple((place, self._counting[name]) for place, name in enumerate(names) if name in self._counting)

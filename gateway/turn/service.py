@@ -6,7 +6,8 @@ Knows the frame around a turn: lease, trace, summary. The inside is the loop's, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -87,13 +88,12 @@ class Turns:
         self._loop = loop
         self._answers = answers
         self._permits = permits
-        self._kept = kept
-        self._offering = offering or Offering()
+        self._prepare = partial(prepare, clock=clock, continuity=continuity, kept=kept, offering=offering or Offering())
         self._scribe = scribe or Scribe()
         self._clock = clock
         self.continuity = continuity
         self.joining = joining
-        self._subscribers = tuple(subscribers)
+        self._finished = tuple([subscriber.finished for subscriber in subscribers])
         self._live = live
         self._status_of = status_of
 
@@ -182,7 +182,7 @@ class Turns:
         try:
             if stay is not None:
                 request, wishes = stay.request, stay.wishes
-            begins = self._hooked if snapshot.hooks.on_request else self._begun
+            begins = self._hooked if snapshot.hooks.on_request else self._prepare
             turn = await within(limit_s, begins(request, principal, wishes, snapshot, record, pin))
         except BaseException as error:
             if stay is not None:
@@ -210,25 +210,14 @@ class Turns:
         changed = await snapshot.hooks.request(request, principal)
         if changed is not request:
             record.emit("hook.changed", hook="on_request")
-        return await self._begun(changed, principal, wishes, snapshot, record, pin)
-
-    def _begun(
-        self,
-        request: ChatRequest,
-        principal: Principal,
-        wishes: Wishes,
-        snapshot: Snapshot,
-        record: Recorder,
-        pin: Pin | None,
-    ) -> Coroutine[Any, Any, Turn]:
-        return prepare(
-            request, principal, wishes, snapshot, record, self._clock, self.continuity, self._kept, self._offering, pin
-        )
+        return await self._prepare(changed, principal, wishes, snapshot, record, pin)
 
     async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """The turn's answer: one that was kept for equal questions, or the loop's."""
         runner = self._loop if turn.cache is None else self._answers
-        permit = await self._permits.enter(turn)
+        permit = self._permits.begin(turn)
+        if permit.counts:
+            await self._permits.enter(permit)
         ok = False
         try:
             if turn.terms.sums_up:
@@ -357,8 +346,8 @@ class Turns:
         return summary
 
     def _tell(self, record: Recorder) -> None:
-        for subscriber in self._subscribers:
-            subscriber.finished(record)
+        for finished in self._finished:
+            finished(record)
 
 
 def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:
