@@ -128,6 +128,7 @@ class Turn(msgspec.Struct, eq=False):
         on_failure: what becomes of its effects when a later step fails.
         tells_tokens: whether log-probabilities are asked for, to see how sure the model is of its calls.
         goes_on: whether the model has answered in its conversation before.
+        bare: whether it is known that no hidden rounds stand in its conversation.
         gone_away: whether its client has left.
         stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
@@ -186,6 +187,7 @@ class Turn(msgspec.Struct, eq=False):
     approvals: TurnApprovals | None = None
     on_failure: OnFailure = "keep"
     goes_on: bool = True
+    bare: bool = False
     gone_away: bool = False
     tells_tokens: bool = False
     window: TurnWindow | None = None

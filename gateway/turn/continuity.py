@@ -82,7 +82,7 @@ class Continuity:
         self._issued: LRUCache[tuple[str, str], bool] = LRUCache(_ISSUED)
         # Anchors that nothing was found for, and when that was first seen.
         self._bare: LRUCache[str, float] = LRUCache(_BARE)
-        # Messages that this process gave with nothing behind them, by `_places`; the oldest first.
+        # Conversations up to an answer of this process, with nothing behind any answer in them, by `_place`; the oldest first.
         self._given: dict[int, None] = {}
 
     async def restored(self, owner: str, session: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -100,12 +100,9 @@ class Continuity:
         if not places:
             return messages
         scope = _scope(owner, session)
-        given = self._gave(scope, messages) if self._given else frozenset()
-        if len(given) == len(places):
-            return messages
         anchors = chain(scope, messages)
         now = self._clock.now()
-        if all(place in given or now - self._bare.get(anchors[place], now) >= _SETTLED_S for place in places):
+        if all(now - self._bare.get(anchors[place], now) >= _SETTLED_S for place in places):
             return messages
         # No row that was read is remembered: what was one may be two by now, by another replica.
         waiting = [row for row in self._waiting if row.owner == owner]
@@ -149,26 +146,22 @@ class Continuity:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="hidden-rounds")
 
     def bare(self, owner: str, session: str | None, asked: tuple[Message, ...], visible: Message) -> None:
-        """Remember that nothing stands behind a message, so that nobody has to look for it.
+        """Remember that nothing stands behind a message, nor behind those before it, so that nobody has to look for it.
 
         Right over replicas: where another one gives the same message with rounds behind it, they are two different things
         behind one message, and nobody's.
         """
         given = self._given
-        given[_places(_scope(owner, session), (*asked, visible))[-1]] = None
+        given[_place(owner, session, asked, visible)] = None
         if len(given) > _BARE:
             del given[next(iter(given))]
 
-    def _gave(self, scope: str, messages: tuple[Message, ...]) -> frozenset[int]:
-        """Which answers of a conversation this process gave with nothing behind them."""
-        places = _places(scope, messages)
-        return frozenset(
-            [
-                index
-                for index, place in enumerate(places)
-                if place in self._given and messages[index].role == "assistant"
-            ]
-        )
+    def is_bare(self, owner: str, session: str | None, messages: tuple[Message, ...]) -> bool:
+        """Whether it is known, without looking for it, that nothing stands behind any answer of a conversation."""
+        for last in range(len(messages) - 1, -1, -1):
+            if messages[last].role == "assistant":
+                return _place(owner, session, messages[:last], messages[last]) in self._given
+        return True
 
     async def flush(self) -> None:
         """Wait until what was to be kept soon is kept, or could not be."""
@@ -194,7 +187,7 @@ class Continuity:
         scope = _scope(behind.owner, behind.session)
         anchor = chain(scope, (*behind.asked, behind.visible))[-1]
         self._bare.pop(anchor, None)
-        self._given.pop(_places(scope, (*behind.asked, behind.visible))[-1], None)
+        self._given.pop(_place(behind.owner, behind.session, behind.asked, behind.visible), None)
         return HiddenRow(
             owner=behind.owner,
             anchor=anchor,
@@ -223,21 +216,13 @@ class Continuity:
         return found
 
 
-def _places(scope: str, messages: Sequence[Message]) -> list[int]:
-    """Names for the places behind each of these messages, of this process alone: a fraction of what the chain costs.
+def _place(owner: str, session: str | None, before: Sequence[Message], answer: Message) -> int:
+    """A name for the place behind an answer, of this process alone: a fraction of what a chain up to it costs.
 
-    They tell apart all that the chain tells apart, and more than that: how a client spells its messages, and the arguments of
-    calls. Only an answer is given by one side and sent back by the other, in bytes of its own.
+    It tells apart all that the chain tells apart, and more than that: how a client spells its messages, and the arguments of
+    calls. Only the answer is given by one side and sent back by the other, in bytes of its own.
     """
-    place = hash(scope)
-    places: list[int] = []
-    for message in messages:
-        said: object = message.wire
-        if said is None or message.role == "assistant":
-            said = _said(message)
-        place = hash((place, said))
-        places.append(place)
-    return places
+    return hash((owner, session, *[message.wire or _said(message) for message in before], _said(answer)))
 
 
 def _said(message: Message) -> object:

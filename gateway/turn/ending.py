@@ -92,7 +92,7 @@ class Ending:
         if behind is not None and not at_once:
             self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
-        elif bare and turn.snapshot.tools.specs:
+        elif bare and turn.bare and turn.snapshot.tools.specs:
             self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
         turn.step(State.TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result

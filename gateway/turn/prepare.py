@@ -142,11 +142,12 @@ async def prepare(
     wishes: Wishes,
     snapshot: Snapshot,
     record: Recorder,
+    pin: Pin | None = None,
+    *,
     clock: Clock,
     continuity: Continuity,
     kept: KeptRoutes | None = None,
     offering: Offering | None = None,
-    pin: Pin | None = None,
 ) -> Turn:
     """Make the turn; with a `pin`, as it was decided when its run began.
 
@@ -159,14 +160,33 @@ async def prepare(
         raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
     before = held(pin, snapshot) if pin is not None else None
     decision = pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=kept)
-    meant, terms = _settled(decision, before, request, snapshot, record)
+    record.emit(
+        "decision.made",
+        route=decision.route,
+        model=decision.model,
+        strategy=decision.strategy,
+        score=decision.score,
+        margin=decision.margin,
+        cached=decision.cached,
+        reason=decision.reason,
+        version=decision.version,
+        **({"pinned": True} if before is not None else {}),
+    )
+    if before is None:
+        found = _meant(decision, request, snapshot)
+        assert found is not None, "the router and the hooks name models that exist"
+        meant, terms = found, snapshot.terms(found.model, decision.route)
+    else:
+        meant = before.meant
+        terms = terms_of(snapshot.config, snapshot.names, snapshot.pools, meant.model, before.route)
     explicit = decision.strategy == "explicit"
 
     # The conversation: as its client sent it, and what the gateway knows of it besides.
     private = record.private = None if snapshot.privacy is None else _private(snapshot.privacy, principal, terms)
     messages = request.messages
     goes_on = "assistant" in [message.role for message in messages]
-    if goes_on and snapshot.tools.specs and not wishes.whole:
+    bare = not goes_on or continuity.is_bare(record.owner, wishes.session, messages)
+    if not (bare or wishes.whole) and snapshot.tools.specs:
         messages = await _restored(request, principal, wishes, record, continuity)
     if private is not None and snapshot.privacy is not None:
         # What tools told the caller in confidence before is private in this turn too.
@@ -203,7 +223,7 @@ async def prepare(
     turn.headers = wishes.headers
     turn.fallbacks = wishes.fallbacks
     turn.wanted = meant.wanted
-    turn.goes_on = goes_on
+    turn.goes_on, turn.bare = goes_on, bare
     turn.private = private
     turn.on_failure = terms.on_failure or ("compensate" if wishes.durable else "keep")
 
@@ -263,30 +283,6 @@ async def _equip(turn: Turn, wishes: Wishes, named: tuple[str, ...], before: Hel
         turn.messages = with_system_text(turn.messages, OPERATOR_TEXT)
         turn.offered = {**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])}
         turn.may_read(handles_in(_results_in(turn.messages)))
-
-
-def _settled(
-    decision: Decision, before: Held | None, request: ChatRequest, snapshot: Snapshot, record: Recorder
-) -> tuple[Meant, Terms]:
-    """The model that was decided for, and what it settles with the route."""
-    record.emit(
-        "decision.made",
-        route=decision.route,
-        model=decision.model,
-        strategy=decision.strategy,
-        score=decision.score,
-        margin=decision.margin,
-        cached=decision.cached,
-        reason=decision.reason,
-        version=decision.version,
-        **({"pinned": True} if before is not None else {}),
-    )
-    if before is not None:
-        meant = before.meant
-        return meant, terms_of(snapshot.config, snapshot.names, snapshot.pools, meant.model, before.route)
-    found = _meant(decision, request, snapshot)
-    assert found is not None, "the router and the hooks name models that exist"
-    return found, snapshot.terms(found.model, decision.route)
 
 
 def _private(privacy: Privacy, principal: Principal, terms: Terms) -> Conversation | None:

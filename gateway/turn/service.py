@@ -6,7 +6,8 @@ Knows the frame around a turn: lease, trace, summary. The inside is the loop's, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -39,6 +40,7 @@ from gateway.turn.stream import Sink
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 Begun = Callable[[Turn], Sink | None]
+Deliver = Callable[[TurnResult], Awaitable[None]]
 
 
 class Turns:
@@ -86,13 +88,12 @@ class Turns:
         self._loop = loop
         self._answers = answers
         self._permits = permits
-        self._kept = kept
-        self._offering = offering or Offering()
+        self._prepare = partial(prepare, clock=clock, continuity=continuity, kept=kept, offering=offering or Offering())
         self._scribe = scribe or Scribe()
         self._clock = clock
         self.continuity = continuity
         self.joining = joining
-        self._subscribers = tuple(subscribers)
+        self._finished = tuple([subscriber.finished for subscriber in subscribers])
         self._live = live
         self._status_of = status_of
 
@@ -106,11 +107,13 @@ class Turns:
         begun: Begun,
         body: bytes,
         origin: Origin = NOWHERE,
+        deliver: Deliver | None = None,
     ) -> TurnResult:
         """Run one turn, or join the one that this request repeats.
 
         `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came, `origin`
-        says where from.
+        says where from. `deliver` gets the result as soon as there is one, before it is accounted for: nobody's answer waits for
+        its trace.
 
         Raises:
             GatewayError: the turn failed or was refused.
@@ -138,6 +141,8 @@ class Turns:
             if not joins and turn.offered:
                 joins = any(spec.writes or spec.gated for spec in turn.offered.values())
             result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
+            if deliver is not None:
+                await deliver(result)
         except asyncio.CancelledError:
             record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))
             raise
@@ -177,7 +182,7 @@ class Turns:
         try:
             if stay is not None:
                 request, wishes = stay.request, stay.wishes
-            begins = self._hooked if snapshot.hooks.on_request else self._begun
+            begins = self._hooked if snapshot.hooks.on_request else self._prepare
             turn = await within(limit_s, begins(request, principal, wishes, snapshot, record, pin))
         except BaseException as error:
             if stay is not None:
@@ -205,25 +210,14 @@ class Turns:
         changed = await snapshot.hooks.request(request, principal)
         if changed is not request:
             record.emit("hook.changed", hook="on_request")
-        return await self._begun(changed, principal, wishes, snapshot, record, pin)
-
-    def _begun(
-        self,
-        request: ChatRequest,
-        principal: Principal,
-        wishes: Wishes,
-        snapshot: Snapshot,
-        record: Recorder,
-        pin: Pin | None,
-    ) -> Coroutine[Any, Any, Turn]:
-        return prepare(
-            request, principal, wishes, snapshot, record, self._clock, self.continuity, self._kept, self._offering, pin
-        )
+        return await self._prepare(changed, principal, wishes, snapshot, record, pin)
 
     async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """The turn's answer: one that was kept for equal questions, or the loop's."""
         runner = self._loop if turn.cache is None else self._answers
-        permit = await self._permits.enter(turn)
+        permit = self._permits.begin(turn)
+        if permit.counts:
+            await self._permits.enter(permit)
         ok = False
         try:
             if turn.terms.sums_up:
@@ -352,8 +346,8 @@ class Turns:
         return summary
 
     def _tell(self, record: Recorder) -> None:
-        for subscriber in self._subscribers:
-            subscriber.finished(record)
+        for finished in self._finished:
+            finished(record)
 
 
 def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:
