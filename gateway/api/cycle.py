@@ -220,6 +220,14 @@ class Cycle:
         else:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
+    def write_at_once(self, body: bytes) -> bool:
+        """Write a piece of a body of which some was sent, as `send` does; False where that has to wait, or is not to be."""
+        line = self._line
+        if line.flow.write_paused or self.disconnected or not self._chunked:
+            return False
+        line.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
     def _go_on(self, body: bytes, *, more: bool) -> None:
         if self._method == "HEAD":
             self._left = 0

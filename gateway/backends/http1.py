@@ -19,6 +19,8 @@ import httptools
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
+from gateway.backends.tap import Tap
+
 CONNECT_S: Final = 10.0
 # Connections that nobody has used for so long are closed: servers close theirs soon after.
 _KEPT_S: Final = 30.0
@@ -60,19 +62,22 @@ class Response:
         status: of HTTP.
         headers: by lower-case names; of several of one name the last.
         complete: whether all of it has come.
+        tap: gets what comes of the body while somebody waits for it.
+        waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "complete", "headers", "status")
+    __slots__ = ("_connection", "_error", "_parts", "_size", "complete", "headers", "status", "tap", "waiter")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._parts: list[bytes] = []
         self._size = 0
-        self._waiter: asyncio.Future[None] | None = None
+        self.waiter: asyncio.Future[None] | None = None
         self._error: HttpFailed | None = None
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.complete = False
+        self.tap: Tap | None = None
 
     def header(self, name: bytes) -> str | None:
         """A header's value by its lower-case name."""
@@ -123,12 +128,12 @@ class Response:
     async def wait(self, until: float) -> None:
         """Until more has come: head, body or end. Raises TimeoutError at that time of the loop."""
         connection = self._connection
-        self._waiter = connection.loop.create_future()
+        waiter = self.waiter = connection.loop.create_future()
         connection.remind(until)
         try:
-            await self._waiter
+            await waiter
         finally:
-            self._waiter = None
+            self.waiter = None
 
     def take(self, pieces: list[bytes]) -> None:
         """Pieces of the body. The list is emptied."""
@@ -145,7 +150,7 @@ class Response:
 
     def wake(self, error: BaseException | None = None) -> None:
         """Let whoever waits look again."""
-        waiter = self._waiter
+        waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
             if error is not None:
                 waiter.set_exception(error)
@@ -246,32 +251,53 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         response = self._response
-        if response is None or response.complete:
-            # Nobody asked: what comes next on it could be anybody's answer.
-            self.usable = False
-            if response is None:
-                self._transport.abort()
+        # Where nobody has asked, what comes next on it could be anybody's answer.
+        if response is None:
+            self.close()
             return
-        if not response.status:
-            self._head_bytes += len(data)
+        over = response.complete
+        if over:
+            self.usable = False
+            return
+        begun = response.status
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.usable = False
-            if not response.complete:
-                response.take(self._pieces)
-            response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
-        else:
-            if not response.status and self._head_bytes > _HEAD_BYTES:
-                self.usable = False
-                response.end(NotHttp("the answer's head has no end"))
-        if not response.complete:
-            response.take(self._pieces)
-        self._pieces.clear()  # else they are of an answer nobody has asked for
+            self._garbled(response)
+        if not begun:
+            self._head_came(response, len(data))
+        pieces = self._pieces
+        if response.complete:
+            pieces.clear()  # what is behind it is of an answer nobody has asked for
+        elif begun:
+            if not pieces:
+                return  # the framing of what follows
+            tap = response.tap
+            if (
+                tap is not None
+                and response.waiter is not None
+                and tap.takes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            ):
+                pieces.clear()
+                return
+        response.take(pieces)
         response.wake()
         if response.full and not self._paused and not response.complete:
             self._paused = True
             self._transport.pause_reading()
+
+    def _garbled(self, response: Response) -> None:
+        self.usable = False
+        if not response.complete:
+            response.take(self._pieces)
+        response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
+
+    def _head_came(self, response: Response, size: int) -> None:
+        """A piece of the head, or all of it."""
+        self._head_bytes += size
+        if not response.status and self._head_bytes > _HEAD_BYTES:
+            self.usable = False
+            response.end(NotHttp("the answer's head has no end"))
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whichever side."""
@@ -309,12 +335,14 @@ class Connection(asyncio.Protocol):
     def _look(self) -> None:
         """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""
         self._timer = None
-        if self._response is None:
+        response = self._response
+        if response is None:
             return
-        if self.loop.time() >= self._until - 0.0005:
-            self._response.wake(TimeoutError())
+        until = self._until if response.tap is None else response.tap.until
+        if self.loop.time() >= until - 0.0005:
+            response.wake(TimeoutError())
         else:
-            self._timer = self.loop.call_at(self._until, self._look)
+            self._timer = self.loop.call_at(until, self._look)
 
 
 class Http1:

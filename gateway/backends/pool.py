@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.backends.attempts import Attempt, Attempts, Tier
 from gateway.backends.backend import ModelCall
+from gateway.backends.tap import Tap, Tapped
 from gateway.backends.veil import Veil, veiled
 from gateway.backends.watched import WatchedBackend
 from gateway.chat.answer import Answer
@@ -36,12 +37,16 @@ class PoolAnswer(msgspec.Struct, frozen=True):
 
 
 class PoolBatch(msgspec.Struct, frozen=True):
-    """Chunks that arrived together, and whose they are. Another `attempt` than before begins the answer anew."""
+    """Chunks that arrived together, and whose they are. Another `attempt` than before begins the answer anew.
+
+    With a `tap`, what follows need not come as batches: see there.
+    """
 
     chunks: Sequence[Chunk]
     backend: str
     model: str
     attempt: int
+    tap: Tap | None = None
 
 
 class Pool:
@@ -155,7 +160,7 @@ class Pool:
                         if begun:
                             if seen is not None:
                                 lost = _usage(batch) or lost
-                            yield PoolBatch(batch, name, model, number)
+                            yield PoolBatch(batch, name, model, number, batch.tap if type(batch) is Tapped else None)
                             continue
                         held += batch
                         if _has_content(batch) or await self._content_follows(batches, held, attempt):

@@ -65,7 +65,7 @@ class StreamWriter:
                 if run:
                     out.append(self._patched(run))
                     run = []
-                out.append(self._of_run(chunk.run, chunk))
+                out.append(self.run(chunk.run) or self._one_by_one(chunk.payloads))
             elif self._tokens is None:
                 out.append(b"data: " + self._rewritten(chunk.data) + b"\n\n")
             else:
@@ -73,6 +73,19 @@ class StreamWriter:
         if run:
             out.append(self._patched(run))
         return out[0] if len(out) == 1 else b"".join(out)
+
+    def run(self, run: Run) -> bytes | None:
+        """The frames of a run; None where they have to be made one by one.
+
+        What stands around its texts is patched once for all runs of a form.
+        """
+        if self._form is not run.form:
+            self._form = run.form
+            self._around = self._patched_form(run.form)
+        if self._around is None:
+            return None
+        first, between, last = self._around
+        return first + between.join(run.spelled) + last
 
     def chunk(self, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
         """The frame of a chunk the gateway makes itself."""
@@ -109,16 +122,6 @@ class StreamWriter:
                 return
         self._tokens = tuple(tokens)
 
-    def _of_run(self, run: Run, chunk: Chunk) -> bytes:
-        """The frames of a run: what stands around its texts is patched once for all runs of a form."""
-        if self._form is not run.form:
-            self._form = run.form
-            self._around = self._patched_form(run.form)
-        if self._around is None:
-            return b"".join(b"data: " + self._rewritten(data) + b"\n\n" for data in chunk.payloads)
-        first, between, last = self._around
-        return first + between.join(run.spelled) + last
-
     def _patched_form(self, form: Form) -> tuple[bytes, bytes, bytes] | None:
         """What stands before, between and behind the texts of a run; None where the three values cannot be replaced there."""
         before, after = form.before, form.after
@@ -133,7 +136,10 @@ class StreamWriter:
 
     def _patched(self, run: list[bytes]) -> bytes:
         # None: spaced in another way, or the same value stands in a nested object too.
-        return self._replaced(run) or b"".join(b"data: " + self._rewritten(data) + b"\n\n" for data in run)
+        return self._replaced(run) or self._one_by_one(run)
+
+    def _one_by_one(self, payloads: Sequence[bytes]) -> bytes:
+        return b"".join([b"data: " + self._rewritten(data) + b"\n\n" for data in payloads])
 
     def _replaced(self, run: list[bytes]) -> bytes | None:
         """The frames of a run with the three values replaced; None where they do not stand once in each."""

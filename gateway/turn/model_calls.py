@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.approvals.confidence import Token, tokens_in
 from gateway.backends.backend import ModelCall
+from gateway.backends.tap import Tap
 from gateway.chat.answer import Answer, Choice
 from gateway.chat.blocks import Message, Refusal
 from gateway.chat.chunk import Chunk
@@ -141,6 +142,7 @@ class ModelCalls:
                         sent = True
                         await sink.relay([*held, *visible] if held else visible)
                         held.clear()
+                        _let_through(turn, asked, batch.tap, sink, view)
                     wanted = self._clock.monotonic()
         except BaseException:
             # Whatever ends the round: what the client has got of it was paid for.
@@ -252,6 +254,14 @@ def _counts(message: Message, finish_reason: str | None) -> bool:
     return (
         bool(message.tool_calls) or finish_reason in CUT or any(isinstance(block, Refusal) for block in message.blocks)
     )
+
+
+def _let_through(turn: Turn, asked: Asking, tap: Tap | None, sink: Sink, view: StreamedRound) -> None:
+    """Something of the answer was sent, so no other attempt follows: what only brings more text need not come by here."""
+    if tap is None or tap.is_open or asked.held or turn.tells_tokens:
+        return
+    if (write := sink.straight()) is not None and (note := view.straight()) is not None:
+        tap.open(write, note)
 
 
 def _recorded(turn: Turn) -> RecordedRound | None:

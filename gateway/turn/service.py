@@ -6,7 +6,7 @@ Knows the frame around a turn: lease, trace, summary. The inside is the loop's, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,7 @@ from gateway.turn.stream import Sink
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 Begun = Callable[[Turn], Sink | None]
+Deliver = Callable[[TurnResult], Awaitable[None]]
 
 
 class Turns:
@@ -107,11 +108,13 @@ class Turns:
         begun: Begun,
         body: bytes,
         origin: Origin = NOWHERE,
+        deliver: Deliver | None = None,
     ) -> TurnResult:
         """Run one turn, or join the one that this request repeats.
 
         `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came, `origin`
-        says where from.
+        says where from. `deliver` gets the result as soon as there is one, before it is accounted for: nobody's answer waits for
+        its trace.
 
         Raises:
             GatewayError: the turn failed or was refused.
@@ -139,6 +142,8 @@ class Turns:
             if not joins and turn.offered:
                 joins = any(spec.writes or spec.gated for spec in turn.offered.values())
             result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
+            if deliver is not None:
+                await deliver(result)
         except asyncio.CancelledError:
             record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))
             raise
