@@ -20,7 +20,7 @@ import msgspec
 import structlog
 from cachetools import LRUCache
 
-from gateway.chat.blocks import Message, Reasoning, Refusal, Text, ToolCall
+from gateway.chat.blocks import Message, Reasoning, Refusal, Text, ToolCall, wire_of
 from gateway.chat.codecs.chat_completions import decode_message, encode_message
 from gateway.chat.thread import chain, same_json, visible_hash
 from gateway.clock import Clock
@@ -222,7 +222,10 @@ def _place(owner: str, session: str | None, before: Sequence[Message], answer: M
     It tells apart all that the chain tells apart, and more than that: how a client spells its messages, and the arguments of
     calls. Only the answer is given by one side and sent back by the other, in bytes of its own.
     """
-    return hash((owner, session, *[message.wire or _said(message) for message in before], _said(answer)))
+    said: list[object] = [*map(wire_of, before)]
+    if None in said:
+        said = [message.wire or _said(message) for message in before]
+    return hash((owner, session, *said, _said(answer)))
 
 
 def _said(message: Message) -> object:

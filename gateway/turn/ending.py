@@ -66,13 +66,12 @@ class Ending:
         stopped = progress.stopped
         if stopped is not None or progress.closing is not None:
             await _add_own(progress, sink)
-        reason = "length" if stopped is not None else _reason(last.finish_reason, turn, theirs=bool(theirs))
+        reason = _reason(last.finish_reason, turn, theirs=bool(theirs)) if stopped is None else "length"
         message = _message(progress, last)
         if turn.snapshot.hooks.on_answer:
             message = await self._hooked(turn, message)
         result = _result(turn, last, message, reason, plain=sink is None)
-        hides = bool(progress.results) or len(progress.messages) > progress.before
-        behind = _behind(turn, progress, last, result) if hides else None
+        behind = _behind(turn, progress, last, result) if progress.used else None
         bare = behind is None
         if turn.stay is not None:
             await turn.stay.keep(turn, behind.hidden if behind is not None else (replayable_message(result.message),))

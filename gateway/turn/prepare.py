@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.chat.blocks import Message, ToolResult
+from gateway.chat.blocks import Message, ToolResult, role_of
 from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest
@@ -76,6 +76,9 @@ class Wishes:
     durable: bool = False
     whole: bool = False
     stored: bool = False
+
+
+NO_WISHES: Final = Wishes()
 
 
 def facts_of(
@@ -184,7 +187,7 @@ async def prepare(
     # The conversation: as its client sent it, and what the gateway knows of it besides.
     private = record.private = None if snapshot.privacy is None else _private(snapshot.privacy, principal, terms)
     messages = request.messages
-    goes_on = "assistant" in [message.role for message in messages]
+    goes_on = "assistant" in map(role_of, messages)
     bare = not goes_on or continuity.is_bare(record.owner, wishes.session, messages)
     if not (bare or wishes.whole) and snapshot.tools.specs:
         messages = await _restored(request, principal, wishes, record, continuity)
@@ -218,10 +221,12 @@ async def prepare(
         answer_id=f"chatcmpl-{record.trace_id}",
         created=int(clock.now()),
     )
-    turn.tags = principal.tags | wishes.tags if wishes.tags else principal.tags
-    turn.session = wishes.session
-    turn.headers = wishes.headers
-    turn.fallbacks = wishes.fallbacks
+    turn.tags = principal.tags
+    if wishes is not NO_WISHES:
+        turn.tags |= wishes.tags
+        turn.session = wishes.session
+        turn.headers = wishes.headers
+        turn.fallbacks = wishes.fallbacks
     turn.wanted = meant.wanted
     turn.goes_on, turn.bare = goes_on, bare
     turn.private = private

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.chat.blocks import Message, wire_of
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.normalise import read_answer, read_choices
 from gateway.chat.request import ChatRequest
@@ -302,10 +303,7 @@ class Turns:
             address=origin.address,
             model=request.model,
             stream=request.stream,
-            messages=[
-                msgspec.Raw(encode_message(message) if message.wire is None else message.wire)
-                for message in request.messages
-            ],
+            messages=_as_they_came(request.messages),
             tools=[tool.name for tool in request.tools] if request.tools else [],
             fields=request.fields,
         )
@@ -355,6 +353,14 @@ class Turns:
     def _tell(self, record: Recorder) -> None:
         for finished in self._finished:
             finished(record)
+
+
+def _as_they_came(messages: Sequence[Message]) -> list[msgspec.Raw]:
+    """Messages as JSON: in the bytes they came in, where they have them."""
+    wires = [*map(wire_of, messages)]
+    if None in wires:
+        return [msgspec.Raw(encode_message(message)) for message in messages]
+    return [*map(msgspec.Raw, wires)]  # type: ignore[arg-type]
 
 
 def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:
