@@ -17,7 +17,7 @@ from gateway.api.local import refuse_strangers
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.security.keys import LOCAL, KeyRing
 from gateway.security.principal import Principal
-from gateway.turn.prepare import Wishes
+from gateway.turn.prepare import NO_WISHES, Wishes
 
 # Headers that wish for something; the last two under names of others.
 _SPECIAL = frozenset(
@@ -72,7 +72,7 @@ async def read_headers(
     if special:
         principal, wishes = _with_special(principal, special)
     else:
-        wishes = _NO_WISHES
+        wishes = NO_WISHES
     if forward:
         kept = {str(name, "latin-1"): str(value, "latin-1") for name, value in scope["headers"]}
         wishes = replace(wishes, headers={name: kept[name] for name in forward if name in kept})
@@ -102,9 +102,6 @@ async def caller(scope: Scope, keys: KeyRing, now: float, *, role: str | None = 
     if role is not None and role not in principal.roles:
         raise NotAllowed(f"This needs a key with the role `{role}`.")
     return principal
-
-
-_NO_WISHES = Wishes()
 
 
 def _named_elsewhere(scope: Scope, keys: KeyRing, principal: Principal, special: dict[bytes, str]) -> None:

@@ -118,6 +118,11 @@ class ChatCompletions:
 class _Exchange:
     """One request and its answer, until one of both sides has had enough."""
 
+    _stream: ChatStream | None = None
+    _turn: Turn | None = None
+    _answered = False
+    _gone = False
+
     def __init__(
         self,
         turns: Turns,
@@ -139,16 +144,12 @@ class _Exchange:
         self._origin = origin
         self._send = send
         self._silence_s = silence_s
-        self._stream: ChatStream | None = None
-        self._turn: Turn | None = None
-        self._answered = False
-        self._gone = False
         self._task = asyncio.current_task()
 
     async def run(self) -> None:
         """Run the turn, and answer."""
         try:
-            result = await self._turns.answer(
+            await self._turns.answer(
                 self._cycle.trace_id,
                 self._principal,
                 self._request,
@@ -157,8 +158,8 @@ class _Exchange:
                 self._begun,
                 self._body,
                 self._origin,
+                self._deliver,
             )
-            await self._complete(result)
             if self._turn is not None and self._turn.joinable is not None:
                 self._turns.joining.delivered(self._turn.joinable)
         except GatewayError as error:
@@ -211,13 +212,14 @@ class _Exchange:
             self._send,
             lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
             lambda: answer_lines(turn),
+            self._cycle.write_at_once,
             include_usage=turn.request.include_usage,
             silence_s=self._silence_s,
         )
         # A hook that may change an answer has to see all of it first: then the turn runs unstreamed.
         return None if turn.snapshot.hooks.reach is None else self._stream
 
-    async def _complete(self, result: TurnResult) -> None:
+    async def _deliver(self, result: TurnResult) -> None:
         assert self._turn is not None
         self._answered = True
         if self._stream is None:
@@ -226,6 +228,8 @@ class _Exchange:
             self._cycle.answer(200, body, answer_lines(self._turn))
         elif not self._stream.ended:
             await _send_whole(self._stream, result, self._turn)
+        # The event loop writes when it comes round: what is left to do for the turn is done after that.
+        await asyncio.sleep(0)
 
     def left(self) -> None:
         """The client has gone away: nobody waits for the answer any more."""

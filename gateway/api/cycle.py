@@ -125,11 +125,14 @@ class Cycle:
         while True:
             if self.disconnected:
                 raise ClientGone
-            if self._size > limit_bytes:
-                raise too_large(limit_bytes)
             if self.received:
                 self._read_out = True
-                return self._taken()
+                body = self._taken()
+                if len(body) > limit_bytes:
+                    raise too_large(limit_bytes)
+                return body
+            if self._size > limit_bytes:
+                raise too_large(limit_bytes)
             await self._more()
 
     async def receive(self) -> dict[str, Any]:
@@ -157,16 +160,17 @@ class Cycle:
         self._size = 0
         return body
 
-    def fed(self, body: bytes) -> int:
-        """A piece of the body is there; how many bytes wait to be read."""
-        self._parts.append(body)
-        self._size += len(body)
+    def fed(self, pieces: Iterable[bytes], size: int) -> int:
+        """Pieces of the body are there, of `size` bytes; how many wait to be read."""
+        self._parts += pieces
+        self._size += size
         if self._news is not None:
             self._news.set()
         return self._size
 
-    def fed_all(self) -> None:
-        """The request is complete."""
+    def fed_all(self, pieces: Iterable[bytes]) -> None:
+        """The request is complete: these are its last."""
+        self._parts += pieces
         self.received = True
         if self._news is not None:
             self._news.set()
@@ -219,6 +223,14 @@ class Cycle:
             raise RuntimeError(f"{kind!r} came behind a complete answer or in its middle")
         else:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
+
+    def write_at_once(self, body: bytes) -> bool:
+        """Write a piece of a body of which some was sent, as `send` does; False where that has to wait, or is not to be."""
+        line = self._line
+        if line.flow.write_paused or self.disconnected or not self._chunked:
+            return False
+        line.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
 
     def _go_on(self, body: bytes, *, more: bool) -> None:
         if self._method == "HEAD":

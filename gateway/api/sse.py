@@ -15,7 +15,7 @@ from gateway.api.cycle import BODY_FOLLOWS, LINES
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
-from gateway.chat.chunk import Chunk
+from gateway.chat.chunk import Chunk, Run
 from gateway.chat.deltas import CallPiece, encode_piece
 from gateway.chat.relay import DONE, KEEP_ALIVE, StreamWriter
 from gateway.chat.usage import Usage
@@ -41,6 +41,7 @@ class ChatStream:
         send: ASGI.
         writer: called for what makes the frames, once there is one to make.
         lines: called when the response starts, for more lines of its head: by then it is known which backend answers.
+        at_once: sends a piece of the body without waiting, if that can be done, and says whether it was.
         include_usage: whether the stream ends with a usage chunk.
         silence_s: seconds without a byte after which a comment is sent.
     """
@@ -50,6 +51,7 @@ class ChatStream:
         send: Send,
         writer: Callable[[], StreamWriter],
         lines: Callable[[], bytes],
+        at_once: Callable[[bytes], bool] | None = None,
         *,
         include_usage: bool,
         silence_s: float = SILENCE_S,
@@ -58,6 +60,7 @@ class ChatStream:
         self._make_writer = writer
         self._made_writer: StreamWriter | None = None
         self._lines = lines
+        self._at_once = at_once
         self._include_usage = include_usage
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
@@ -86,9 +89,15 @@ class ChatStream:
             await self._write(frames)
             return
         self.started = True
+        # Nothing may come before what waits.
+        self._at_once = None
         self._pending += frames
         if self._flush is None:
             self._flush = self._loop.call_soon(self._no_more)
+
+    def straight(self) -> Callable[[Run], bool] | None:
+        """What writes runs at once. Only behind something that was relayed."""
+        return None if self._at_once is None else self._run
 
     async def add(self, text: str) -> None:
         """Send the gateway's own words as content."""
@@ -134,6 +143,16 @@ class ChatStream:
         if self._flushing is not None:
             self._flushing.cancel()
 
+    def _run(self, run: Run) -> bool:
+        at_once, writer = self._at_once, self._made_writer
+        if at_once is None or writer is None:
+            return False
+        frames = writer.run(run)
+        if frames is None or not at_once(frames):
+            return False
+        self._last = self._loop.time()
+        return True
+
     async def _write(self, body: bytes, *, last: bool = False) -> None:
         if self._flushing is not None:
             flushing, self._flushing = self._flushing, None
@@ -142,6 +161,7 @@ class ChatStream:
             body, self._pending = self._pending + body, b""
         if last:
             self.ended = True
+            self._at_once = None
             self.close()
         await self._send_on(body, last=last)
 

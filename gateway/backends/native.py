@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from operator import attrgetter
 from typing import Final
 
@@ -19,6 +18,7 @@ from gateway.backends.backend import ModelCall
 from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, NotHttp, Response
 from gateway.backends.reading import Reader, Said, UnknownEncoding, read_some, reader_of
 from gateway.backends.secrets import Secrets
+from gateway.backends.tap import Tap, Tapped
 from gateway.backends.wire import error_from_frame, error_from_status, text_of
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk, decode_chunk, decode_chunks
@@ -70,32 +70,74 @@ _wire_of = attrgetter("wire")
 
 
 class _Reading:
-    """How far one stream has been read."""
+    """How far one stream has been read.
 
-    __slots__ = ("_ended", "_wanted", "begun", "finished", "joiner", "normaliser", "runs")
+    Attributes:
+        said: whether anything but comments came.
+        begun: whether anything of an answer did.
+        finished: whether all of the answer did, but for usage.
+        over: whether nothing more is to come.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_wanted",
+        "begun",
+        "finished",
+        "joiner",
+        "normaliser",
+        "over",
+        "parser",
+        "runs",
+        "said",
+    )
 
     def __init__(self, normaliser: StreamNormaliser | None, wanted: int) -> None:
+        self.parser = SseParser()
         self.normaliser = normaliser
-        self.runs = RunScanner()
+        self.runs = RunScanner() if normaliser is None else normaliser.runs
         self.joiner = SurrogateJoiner()
         self._wanted = wanted
         self._ended: set[int | None] = set()
+        self.said = False
         self.begun = False
         self.finished = False
+        self.over = False
+
+    def exact(self, payloads: Sequence[bytes]) -> list[Chunk]:
+        """The chunks, runs of text as one; none where one of them is odd: one by one, then, which says which and why."""
+        runs = self.runs
+        chunks: list[Chunk] = []
+        start, size = 0, len(payloads)
+        while start < size:
+            if (found := runs.scan(payloads, start)) is not None:
+                run, start = found
+                chunks.append(run)
+                continue
+            settled = runs.settled
+            # Until it is known how text looks here, few at a time: most begin with a role and a text.
+            read = _sound(payloads[start:] if settled else payloads[start : start + 2])
+            if not read:
+                return []
+            chunks += read
+            start += len(read)
+            # Of servers that tell each second apart, the form is what it was last.
+            runs.learn(read[-1])
+            if not settled and runs.settled and (found := runs.scan(payloads, start - 1)) is not None:
+                chunks[-1], start = found
+        return chunks
 
     def note(self, chunks: Sequence[Chunk]) -> None:
         """Take in chunks: the answer is complete when each of its choices has ended."""
-        if len(chunks) == 1 and chunks[0].run is not None:
-            self.begun = True
-            return
-        self.begun = self.begun or any(chunk.choices for chunk in chunks)
-        if self.finished:
-            return
-        if self._wanted == 1:
-            self.finished = _end(chunks) is not None
-            return
-        self._ended.update(choice.index for chunk in chunks for choice in chunk.choices if choice.finish_reason)
-        self.finished = len(self._ended) >= self._wanted
+        for chunk in chunks:
+            if chunk.run is not None:
+                self.begun = True
+                continue
+            for choice in chunk.fields.choices or ():
+                self.begun = True
+                if choice.finish_reason:
+                    self._ended.add(choice.index)
+        self.finished = self.finished or len(self._ended) >= self._wanted
 
 
 class NativeBackend:
@@ -173,27 +215,70 @@ class NativeBackend:
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
         reading = _Reading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
-        async with aclosing(self._events(call, reading)) as events:
-            async for payloads, last in events:
-                batch: list[Chunk] = []
-                failure = self._read(payloads, reading, batch, call)
+        now = asyncio.get_running_loop().time
+        idle_s = self._config.idle_timeout_s
+        tap = Tap(reading.runs, now, idle_s=idle_s, most_s=call.timeout_s, most_bytes=_STREAM_BYTES)
+        until = first_by = tap.heard + min(self._config.first_token_timeout_s, call.timeout_s)
+        response: Response | None = None
+        try:
+            response = await self._begin(call, first_by, stream=True)
+            content = await self._stream_of(response, call, first_by)
+            while not reading.over:
+                if tap.is_open and content is response:
+                    response.tap = tap if reading.parser.between and not reading.finished else None
+                data = await content.readany(until)
+                tap.left_bytes -= len(data)
+                if tap.left_bytes < 0:
+                    raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
+                batch = Tapped((), tap)
+                failure = self._read(data, reading, batch, call)
                 if batch:
                     yield batch
                 if failure is not None:
                     raise failure
-                if last != "more" and not (reading.finished or (last == "done" and reading.begun)):
-                    words = "was cut off" if reading.begun else "is empty"
-                    raise UpstreamBroken(f"The answer of `{call.model}` {words}.")
+                tap.heard = now()
+                until = tap.until if reading.said else first_by  # comments are no first token
+                if reading.finished:
+                    until = min(until, tap.heard + _AFTER_FINISH_S)
+            response.tap = None
+            await _read_end(content)
+        except EventTooLarge as error:
+            raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
+        except (HttpFailed, OSError) as error:
+            if reading.finished:
+                return  # all that is missing is the end mark
+            if isinstance(error, TimeoutError):
+                until = tap.until if response is not None and response.tap is not None else until
+                waited_s = max(0.0, until - tap.heard)
+                raise UpstreamTimeout(f"`{call.model}` sent nothing for {waited_s:g} s.") from error
+            raise self._unreachable(call, error, begun=response is not None) from error
+        finally:
+            if response is not None:
+                response.give_back()
 
     async def close(self) -> None:
         """Close every connection."""
         await self._server.close()
 
-    def _read(
+    def _read(self, data: bytes, reading: _Reading, batch: list[Chunk], call: ModelCall) -> GatewayError | None:
+        """Put what was read into the batch, up to a failure: what came before it still counts. No data is the end."""
+        payloads = reading.parser.feed(data) if data else reading.parser.close()
+        done = b"[DONE]" in payloads
+        if done:
+            payloads = payloads[: payloads.index(b"[DONE]")]
+        reading.said = reading.said or bool(payloads)
+        failure = self._take_all(payloads, reading, batch, call)
+        reading.over = done or not data
+        if failure is None and reading.over and not (reading.finished or (done and reading.begun)):
+            words = "was cut off" if reading.begun else "is empty"
+            failure = UpstreamBroken(f"The answer of `{call.model}` {words}.")
+        return failure
+
+    def _take_all(
         self, payloads: Sequence[bytes], reading: _Reading, batch: list[Chunk], call: ModelCall
     ) -> GatewayError | None:
-        """Put what was read into the batch, up to a failure: what came before it still counts."""
-        if reading.normaliser is None and (chunks := _exact(payloads, reading.runs)):
+        """Put events' chunks into the batch, up to a failure."""
+        if reading.normaliser is None and (chunks := reading.exact(payloads)):
             batch += chunks
             reading.note(chunks)
             return None
@@ -201,17 +286,10 @@ class NativeBackend:
         for position, payload in enumerate(payloads):
             if position < behind:
                 continue
-            if reading.normaliser is not None:
-                if (
-                    position + 1 < len(payloads)
-                    and (run := reading.normaliser.scan_run(payloads, position)) is not None
-                ):
-                    chunk, behind = run
-                    batch.append(chunk)
-                    continue
-                if (known := reading.normaliser.scan(payload)) is not None:
-                    batch.append(known)
-                    continue
+            if reading.normaliser is not None and (run := reading.runs.scan(payloads, position)) is not None:
+                chunk, behind = run
+                batch.append(chunk)
+                continue
             failure: GatewayError | None = None
             try:
                 for part in _parts(payload):
@@ -246,53 +324,6 @@ class NativeBackend:
         batch.append(chunk)
         reading.note((chunk,))
         return None
-
-    async def _events(self, call: ModelCall, reading: _Reading) -> AsyncGenerator[tuple[list[bytes], str], None]:
-        """Payloads that arrived together, and `more`, `done` (the end mark came) or `eof`."""
-        parser = SseParser()
-        now = asyncio.get_running_loop().time
-        asked = now()
-        until = asked + call.timeout_s
-        wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
-        wait_until = first_by = asked + wait_s
-        said = False
-        response: Response | None = None
-        size = 0
-        try:
-            response = await self._begin(call, first_by, stream=True)
-            content = await self._stream_of(response, call, first_by)
-            while True:
-                data = await content.readany(wait_until)
-                size += len(data)
-                if size > _STREAM_BYTES:
-                    raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
-                payloads = parser.feed(data) if data else parser.close()
-                done = b"[DONE]" in payloads
-                if done:
-                    payloads = payloads[: payloads.index(b"[DONE]")]
-                yield payloads, "done" if done else "more" if data else "eof"
-                if done:
-                    await _read_end(content)
-                if done or not data:
-                    return
-                heard = now()
-                said = said or bool(payloads)
-                # Comments are no first token.
-                wait_s = max(0.0, min(self._config.idle_timeout_s, until - heard) if said else first_by - heard)
-                if reading.finished:
-                    wait_s = min(wait_s, _AFTER_FINISH_S)
-                wait_until = heard + wait_s
-        except EventTooLarge as error:
-            raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
-        except (HttpFailed, OSError) as error:
-            if reading.finished:
-                return  # all that is missing is the end mark
-            if isinstance(error, TimeoutError):
-                raise UpstreamTimeout(f"`{call.model}` sent nothing for {wait_s:g} s.") from error
-            raise self._unreachable(call, error, begun=response is not None) from error
-        finally:
-            if response is not None:
-                response.give_back()
 
     async def _whole(self, response: Response, call: ModelCall, until: float) -> bytes:
         """The body of an answer, which is not larger than what a gateway can hold of many at once."""
@@ -368,10 +399,11 @@ class NativeBackend:
 
     def _gathered(self, body: bytes, call: ModelCall) -> Answer:
         """The answer of a server that streams though nobody asked it to."""
-        parser, reading, batch = SseParser(), _Reading(StreamNormaliser(new_call_id), _wanted(call)), list[Chunk]()
-        payloads = [*parser.feed(body), *parser.close()]
+        reading, batch = _Reading(StreamNormaliser(new_call_id), _wanted(call)), list[Chunk]()
+        payloads = [*reading.parser.feed(body), *reading.parser.close()]
         done = b"[DONE]" in payloads
-        failure = self._read(payloads[: payloads.index(b"[DONE]")] if done else payloads, reading, batch, call)
+        payloads = payloads[: payloads.index(b"[DONE]")] if done else payloads
+        failure = self._take_all(payloads, reading, batch, call)
         if failure is not None:
             raise failure
         if not reading.begun or not (reading.finished or done):
@@ -466,31 +498,20 @@ async def _read_end(content: Reader) -> None:
             await content.readany(asyncio.get_running_loop().time() + _AFTER_DONE_S)
 
 
-def _exact(payloads: Sequence[bytes], runs: RunScanner) -> list[Chunk]:
-    """The chunks, runs of text as one; none where one of them is odd: one by one, then, which says which and why."""
-    chunks: list[Chunk] = []
-    start, size = 0, len(payloads)
-    while start < size:
-        if (found := runs.scan(payloads, start)) is not None:
-            run, start = found
-            chunks.append(run)
-            continue
-        # Until it is known how text looks here, one by one.
-        some = payloads[start:] if runs.settled else payloads[start : start + 1]
-        start += len(some)
-        try:
-            read = decode_chunks(some)
-        except msgspec.DecodeError:
-            return []  # it may be a pair that was split
-        for chunk in read:
-            if b"\n" in chunk.data or chunk.fields.error is not None or chunk.fields.choices is None:
+def _sound(payloads: Sequence[bytes]) -> list[Chunk]:
+    """The chunks; none where one of them is odd."""
+    try:
+        read = decode_chunks(payloads)
+    except msgspec.DecodeError:
+        return []  # it may be a pair that was split
+    for chunk in read:
+        fields = chunk.fields
+        if fields.choices is None or fields.error is not None or b"\n" in chunk.data:
+            return []
+        for choice in fields.choices:
+            if choice.finish_reason == "error":
                 return []
-            if any(choice.finish_reason == "error" for choice in chunk.fields.choices):
-                return []
-        if not runs.settled:
-            runs.learn(read[0])
-        chunks += read
-    return chunks
+    return read
 
 
 def _wanted(call: ModelCall) -> int:
@@ -500,15 +521,6 @@ def _wanted(call: ModelCall) -> int:
         return 1 if raw is None else max(1, int(bytes(raw)))
     except ValueError:
         return 1
-
-
-def _end(chunks: Sequence[Chunk]) -> str | None:
-    """The last finish reason among them; from the end, for that is where they are."""
-    for chunk in reversed(chunks):
-        for choice in chunk.choices:
-            if choice.finish_reason:
-                return choice.finish_reason
-    return None
 
 
 def _parts(payload: bytes) -> Sequence[bytes]:

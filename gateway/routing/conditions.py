@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import Final
 
 from gateway.config.models import When
 from gateway.routing.facts import Facts
@@ -53,6 +54,10 @@ def mistakes(when: When | None) -> list[str]:
     return found
 
 
+# The key of any facts, where no condition tells any apart.
+_ALIKE: Final[tuple[object, ...]] = ()
+
+
 class UsedFacts:
     """The facts that the conditions of a set of routes can tell apart: one part of a cache key.
 
@@ -72,9 +77,12 @@ class UsedFacts:
         limits |= {when.max_tokens + 1 for when in used if when.max_tokens is not None}
         self._limits = sorted(limits)
         self.tokens = bool(limits)
+        self._any = bool(self._tags or self._models or self._has_tools or self.image or limits)
 
     def key(self, facts: Facts) -> tuple[object, ...]:
         """Equal for two sets of facts that no condition tells apart."""
+        if not self._any and facts.allowed_routes is None and facts.allowed_models is None:
+            return _ALIKE
         return (
             facts.allowed_routes,
             facts.allowed_models,

@@ -24,8 +24,8 @@ _SURROGATE = late("[\ud800-\udfff]")
 # What case folding makes of the Turkish capital İ.
 _DOTTED_I = late("i\u0307+")
 _GAP = late(f"(?<=[{UNSPACED}]) (?=[{UNSPACED}])")
-# What `str.split` takes for white space in ASCII, beside the space itself.
-_ODD_SPACES = tuple("\n\r\t\v\f\x1c\x1d\x1e\x1f")
+# ASCII in small letters, and what `str.split` takes for white space in it as spaces.
+_SMALL = bytes(range(256)).lower().translate(bytes.maketrans(b"\n\r\t\v\f\x1c\x1d\x1e\x1f", b" " * 9))
 # Composes with the character before it although its combining class is 0: medial and final jamo, half-width voiced marks.
 _JOINS = late("[\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f\uffa0-\uffdc]")
 
@@ -57,15 +57,10 @@ def normalise(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """ASCII alone: searching for each odd space is many times faster than splitting into words and joining them."""
-    text = text.lower()
-    for space in _ODD_SPACES:
-        if space in text:
-            text = text.replace(space, " ")
-    size = -1
-    # Looking whether there are two in a row takes as long as replacing them.
-    while len(text) != size:
-        size = len(text)
+    """ASCII alone: one table over bytes is many times faster than splitting into words and joining them."""
+    text = text.encode().translate(_SMALL).decode("ascii")
+    # From the end: where there are no two in a row, that is found out five times as fast as by `in`.
+    while text.rfind("  ") >= 0:
         text = text.replace("  ", " ")
     return text.strip(" ")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import ahocorasick_rs
+import msgspec
 from msgspec.structs import replace
 
 from gateway.config.models import RouteConfig, When
@@ -63,14 +64,13 @@ class Use:
     keyword: str
 
 
-@dataclass(slots=True)
-class Scan:
+class Scan(msgspec.Struct):
     """What one pass over a text found, by the rules' ranks."""
 
     text: str
-    any_of: dict[int, str] = field(default_factory=dict)
-    all_of: dict[int, int] = field(default_factory=dict)
-    barred: set[int] = field(default_factory=set)
+    any_of: dict[int, str] = msgspec.field(default_factory=dict)
+    all_of: dict[int, int] = msgspec.field(default_factory=dict)
+    barred: set[int] = msgspec.field(default_factory=set)
 
 
 def rule_mistakes(route: RouteConfig) -> list[tuple[tuple[str | int, ...], str]]:
@@ -187,6 +187,8 @@ class RuleTable:
 
     def winner(self, scan: Scan, facts: Facts) -> tuple[Rule, str] | None:
         """The first rule in order that matches, and a sentence saying by what."""
+        if not scan.any_of and not self._always:
+            return None
         for rank in self.asked(scan):
             rule = self.rules[rank]
             if (why := self.why(rule, scan, facts)) is not None:

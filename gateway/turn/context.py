@@ -24,7 +24,7 @@ from gateway.security.principal import Principal
 from gateway.tools.guards.paging import READ_RESULT
 from gateway.tools.guards.remembered import Remembered
 from gateway.tools.spec import ToolSpec
-from gateway.tools.wires import ToolWires
+from gateway.tools.wires import NO_WIRES, ToolWires
 from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
@@ -84,8 +84,7 @@ class Turn(msgspec.Struct, eq=False):
         request: what was asked, after hooks.
         snapshot: the version it keeps to its end.
         decision: where it goes.
-        terms: what model and route settle for it.
-        model: the model it goes to, as the configuration names it.
+        terms: what the model it goes to and the route settle for it.
         pool: who is asked as long as tools may be called: the model, its `tool_model`, or what the turn was escalated to.
         answer_pool: who is asked for an answer without tools: the same, or the model's `answer_model`.
         escalate: the model to go on with once arguments have failed twice, or None.
@@ -129,6 +128,7 @@ class Turn(msgspec.Struct, eq=False):
         on_failure: what becomes of its effects when a later step fails.
         tells_tokens: whether log-probabilities are asked for, to see how sure the model is of its calls.
         goes_on: whether the model has answered in its conversation before.
+        bare: whether it is known that no hidden rounds stand in its conversation.
         gone_away: whether its client has left.
         stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
@@ -140,24 +140,23 @@ class Turn(msgspec.Struct, eq=False):
     snapshot: Snapshot
     decision: Decision
     terms: Terms
-    model: str
     pool: Pool
     answer_pool: Pool
-    escalate: Pool | None
-    wanted: str
-    fallbacks: bool
     shown_model: str
     messages: tuple[Message, ...]
     fields: Mapping[str, msgspec.Raw]
-    offered: Mapping[str, ToolSpec]
-    wires: ToolWires
-    tools_wire: bytes | None
-    choice: bytes | None
     limit_s: float
     deadline: float
-    session: str | None
     answer_id: str
     created: int
+    session: str | None = None
+    escalate: Pool | None = None
+    wanted: str = ""
+    fallbacks: bool = True
+    offered: Mapping[str, ToolSpec] = field(default_factory=dict)
+    wires: ToolWires = NO_WIRES
+    tools_wire: bytes | None = None
+    choice: bytes | None = None
     waiting: dict[str, ToolSpec] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     requires_tool: bool = False
@@ -188,6 +187,7 @@ class Turn(msgspec.Struct, eq=False):
     approvals: TurnApprovals | None = None
     on_failure: OnFailure = "keep"
     goes_on: bool = True
+    bare: bool = False
     gone_away: bool = False
     tells_tokens: bool = False
     window: TurnWindow | None = None
@@ -197,9 +197,8 @@ class Turn(msgspec.Struct, eq=False):
 
     def step(self, state: State, reason: str = "") -> None:
         """Move the machine and leave the step in the trace."""
-        before = self.machine.to(state)
         # States are texts; asking for their `value` takes three calls.
-        self.record.emit("state.changed", **{"from": before, "to": state, "reason": reason})
+        self.record.emit("state.changed", **{"from": self.machine.to(state), "to": state, "reason": reason})
 
     def answered_from(self, asked: str, backend: str, model: str) -> None:
         """A backend of `model` answers, which was asked for `asked`: later rounds ask it first."""
@@ -279,9 +278,10 @@ class Turn(msgspec.Struct, eq=False):
     @property
     def answering(self) -> str:
         """The model that answered: the chosen one, or the fallback that stood in for it."""
-        model = self.answered_by or self.model
+        own = self.terms.model
+        model = self.answered_by or own
         # What stands for a `*` is known from the name that was asked for.
-        return self.shown_model if model == self.model and self.wanted else model
+        return self.shown_model if self.wanted and model == own else model
 
     @property
     def turn_id(self) -> str:

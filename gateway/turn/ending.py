@@ -66,20 +66,19 @@ class Ending:
         stopped = progress.stopped
         if stopped is not None or progress.closing is not None:
             await _add_own(progress, sink)
-        reason = "length" if stopped is not None else _reason(last.finish_reason, turn, theirs=bool(theirs))
+        reason = _reason(last.finish_reason, turn, theirs=bool(theirs)) if stopped is None else "length"
         message = _message(progress, last)
         if turn.snapshot.hooks.on_answer:
             message = await self._hooked(turn, message)
         result = _result(turn, last, message, reason, plain=sink is None)
-        behind = _behind(turn, progress, last, result) if progress.results or progress.rounds else None
+        behind = _behind(turn, progress, last, result) if progress.used else None
+        bare = behind is None
         if turn.stay is not None:
             await turn.stay.keep(turn, behind.hidden if behind is not None else (replayable_message(result.message),))
-        # Of a session's own messages nothing is hidden.
-        appends = turn.stay is not None and turn.stay.appends
-        if appends:
-            behind = None
+            if turn.stay.appends:  # of a session's own messages nothing is hidden
+                behind, bare = None, False
         joinable = turn.joinable
-        at_once = bool(theirs) or (joinable is not None and joinable.begun)
+        at_once = behind is not None and (bool(theirs) or (joinable is not None and joinable.begun))
         if behind is not None and at_once:
             # Of a mixed turn the client's next request depends on them, and comes at once.
             await self._continuity.keep(behind)
@@ -92,8 +91,8 @@ class Ending:
         if behind is not None and not at_once:
             self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
-        elif behind is None and turn.snapshot.tools.specs and not appends:
-            self._continuity.bare(turn.principal.owner, turn.session, turn.request.messages, result.message)
+        elif bare and turn.bare and turn.snapshot.tools.specs:
+            self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
         turn.step(State.TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result
 

@@ -110,9 +110,14 @@ class TurnLoop:
         """Take the turn to its end, whatever that leaves behind."""
         progress = Progress(len(turn.messages), turn.messages)
         try:
-            if self._approving.carried(turn):
+            if (turn.goes_on or turn.request.approvals or turn.session is not None) and self._approving.carried(turn):
                 await self._approving.begin(turn, progress, self._undoing.after_decision)
-            result = await self._in_time(turn, progress, sink)
+            if sink is None and not turn.offered and not turn.snapshot.hooks.on_answer:
+                # Model calls and nothing else: a backend keeps `ModelCall.timeout_s`, which ends with the turn.
+                result = await self._rounds(turn, progress, sink)
+            else:
+                async with asyncio.timeout(max(0.0, self._left_s(turn))):
+                    result = await self._rounds(turn, progress, sink)
             if turn.approvals is not None:
                 await self._approving.end(turn)
             return result
@@ -132,16 +137,6 @@ class TurnLoop:
         """Keep an answer that was not the loop's. See `Ending.commit`."""
         await self._ending.commit(turn, result, usage)
 
-    def _in_time(self, turn: Turn, progress: Progress, sink: Sink | None) -> Coroutine[Any, Any, TurnResult]:
-        if sink is None and not turn.offered and not turn.snapshot.hooks.on_answer:
-            # Model calls and nothing else: a backend keeps `ModelCall.timeout_s`, which ends with the turn.
-            return self._rounds(turn, progress, sink)
-        return self._timed(turn, progress, sink)
-
-    async def _timed(self, turn: Turn, progress: Progress, sink: Sink | None) -> TurnResult:
-        async with asyncio.timeout(max(0.0, self._left_s(turn))):
-            return await self._rounds(turn, progress, sink)
-
     async def _rounds(self, turn: Turn, progress: Progress, sink: Sink | None) -> TurnResult:
         limits: ToolLimits | None = None
         while True:
@@ -152,7 +147,7 @@ class TurnLoop:
             if done.withheld:
                 _reflect_on_words(turn, progress)
                 continue
-            mine, theirs = _whose(done.calls, turn)
+            mine, theirs = _whose(done.calls, turn) if turn.offered else ((), done.calls)
             progress.answered(done, theirs)
             if not mine or done.finish_reason in CUT or progress.final:
                 if progress.enough is not None and (mine or _is_empty(done.message)):
@@ -305,8 +300,6 @@ def _is_empty(message: Message) -> bool:
 
 def _whose(calls: tuple[ToolCall, ...], turn: Turn) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:
     """Registry calls and client calls. A name nobody offered is the Courier's to refuse, where the turn has a Courier."""
-    if not turn.offered:
-        return (), calls
     client_tools = turn.client_tools
     theirs = tuple(call for call in calls if call.custom or call.name in client_tools)
     return tuple(call for call in calls if call not in theirs), theirs

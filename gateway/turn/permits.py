@@ -66,6 +66,11 @@ class Permit(msgspec.Struct, eq=False):
     slots: Sequence[Slot] = ()
     holds: Sequence[Hold] = ()
 
+    @property
+    def counts(self) -> bool:
+        """Whether anything is counted for it."""
+        return self.allowance is not NOTHING
+
     async def next_round(self, messages: Sequence[Message]) -> None:
         """Make sure that the turn may go on to its next round, which sends these messages.
 
@@ -158,8 +163,16 @@ class Permits:
                 await self._renewing
         await self._counters.close()
 
-    async def enter(self, turn: Turn) -> Permit:
-        """Let a turn in. Whoever gets a permit has to give it back by `leave`, however the turn ends.
+    def begin(self, turn: Turn) -> Permit:
+        """A turn's permit. One that counts is to `enter` first; once it has, it is given back by `leave`, however the turn ends."""
+        allowances = turn.snapshot.allowances
+        today = allowances.today(self._clock.now())
+        allowed = allowances.of(turn.principal, turn.tags, turn.pool.name, turn.decision.route)
+        permit = turn.permit = Permit(self, turn, next(self._numbers), allowed, today)
+        return permit
+
+    async def enter(self, permit: Permit) -> None:
+        """Let a turn in that something is counted for.
 
         Raises:
             RateLimited: too much at once, or in a minute.
@@ -167,28 +180,22 @@ class Permits:
             NotAllowed: its price is not known, and has to be.
             StoreUnavailable: it cannot be found out, and has to be.
         """
-        snapshot = turn.snapshot
-        allowances = snapshot.allowances
-        today = allowances.today(self._clock.now())
-        allowed = allowances.of(turn.principal, turn.tags, turn.pool.name, turn.decision.route)
-        permit = Permit(self, turn, next(self._numbers), allowed, today)
-        turn.permit = permit
-        if allowed is NOTHING or not allowed:
-            return permit
+        allowed, turn = permit.allowance, permit.turn
+        if not allowed:
+            return
         tokens, cost = 0, 0
         if allowed.tokens or allowed.purses:
             tokens, cost = self._reckoned(turn, turn.messages, bool(allowed.purses))
         entry = permit.entry(tokens, cost)
         verdict = await self._asked(turn, permit, entry)
         if verdict is None:
-            return permit
+            return
         turn.standing = standing_of(allowed, entry, verdict)
-        if verdict.outcome == "in":
-            permit.took(entry)
-            self._open.add(permit)
-            self._warn(turn, entry, verdict)
-            return permit
-        raise refusal_of(allowed, verdict)
+        if verdict.outcome != "in":
+            raise refusal_of(allowed, verdict)
+        permit.took(entry)
+        self._open.add(permit)
+        self._warn(turn, entry, verdict)
 
     async def go_on(self, permit: Permit, messages: Sequence[Message]) -> None:
         """See `Permit.next_round`."""
@@ -210,15 +217,16 @@ class Permits:
     def leave(self, permit: Permit, *, ok: bool) -> None:
         """Let a turn out: what it used is paid and written down, everything else is free again."""
         turn = permit.turn
-        self._open.discard(permit)
         turn.permit = None
         spent, turn.spent = turn.spent, []
         if turn.record.failed_attempts:
             spent = [*spent, *_failed_attempts(turn)]
         cost, known = turn.snapshot.prices.of(spent)
         used = spent[0][1] if len(spent) == 1 else _sum(spent)
-        if permit.allowance is not NOTHING and (exit_ := permit.exit(used.total_tokens, cost)) is not None:
-            self._counters.leave(exit_)
+        if permit.counts:
+            self._open.discard(permit)
+            if (exit_ := permit.exit(used.total_tokens, cost)) is not None:
+                self._counters.leave(exit_)
         self._writer.add(
             _place(turn, permit.today.day, turn.backend or ""),
             failed=not ok,
@@ -332,7 +340,7 @@ def _place(turn: Turn, day: str, backend: str) -> tuple[str, str, str, str, str,
     who = turn.principal
     return (
         day,
-        who.owner,
+        turn.record.owner,
         who.key_id,
         who.user or "",
         who.team or "",

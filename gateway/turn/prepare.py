@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.chat.blocks import Message, ToolResult
+from gateway.chat.blocks import Message, ToolResult, role_of
 from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest
@@ -25,11 +25,12 @@ from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.masking.messages import Conversation
+from gateway.security.masking.privacy import Privacy
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
 from gateway.tools.guards.remembered import handles_in
 from gateway.tools.untrusted import OPERATOR_TEXT
-from gateway.tools.wires import NO_WIRES, ToolWires
+from gateway.tools.wires import ToolWires
 from gateway.turn.choice import first_choice, requires_tool
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
@@ -41,7 +42,7 @@ from gateway.turn.terms import Terms, terms_of
 from gateway.turn.waiting import ids_in
 
 _encode = msgspec.json.Encoder().encode
-_TRUE: Final = msgspec.Raw(b"true")
+_LOGPROBS: Final = {"logprobs": msgspec.Raw(b"true")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,9 @@ class Wishes:
     durable: bool = False
     whole: bool = False
     stored: bool = False
+
+
+NO_WISHES: Final = Wishes()
 
 
 def facts_of(
@@ -141,11 +145,12 @@ async def prepare(
     wishes: Wishes,
     snapshot: Snapshot,
     record: Recorder,
+    pin: Pin | None = None,
+    *,
     clock: Clock,
     continuity: Continuity,
     kept: KeptRoutes | None = None,
     offering: Offering | None = None,
-    pin: Pin | None = None,
 ) -> Turn:
     """Make the turn; with a `pin`, as it was decided when its run began.
 
@@ -158,98 +163,6 @@ async def prepare(
         raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
     before = held(pin, snapshot) if pin is not None else None
     decision = pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=kept)
-    meant, terms = _settled(decision, before, request, snapshot, record)
-    explicit = decision.strategy == "explicit"
-
-    # The conversation: as its client sent it, and what the gateway knows of it besides.
-    private = record.private = _private(snapshot, principal, terms)
-    messages = request.messages
-    goes_on = "assistant" in [message.role for message in messages]
-    if goes_on and snapshot.tools.specs and not wishes.whole:
-        messages = await _restored(request, principal, wishes, record, continuity)
-    if private is not None and snapshot.privacy is not None:
-        # What tools told the caller in confidence before is private in this turn too.
-        await snapshot.privacy.recall(principal.owner, private, messages)
-
-    # What may be called in it.
-    offer = before.offer if before is not None else NOTHING
-    named = terms.tools_by_name if explicit else terms.tools
-    if before is None and named and snapshot.tools.specs and not _declines(request):
-        asked = Asked(request, principal, named, wishes.tools, wishes.session, messages)
-        offer = await (offering or Offering()).offer(asked, snapshot)
-    if offer is not NOTHING:
-        offer = _told(offer, request, record)
-    to_record = pinned(decision, meant, terms.route, offer) if wishes.durable and before is None else None
-    offer, confidence = _confident(offer, snapshot) if offer is not NOTHING else (offer, "none")
-    offered = offer.tools
-    wires = NO_WIRES
-    if offered or request.tools:
-        wires = ToolWires(tuple([tool.wire for tool in request.tools]), tuple(offered.items()))
-    tools_wire = wires.whole if wires is not NO_WIRES else None
-    has_tools = tools_wire is not None
-    choice = first_choice(request, terms.route, offered, has_tools=has_tools)
-
-    # What is sent beside it.
-    fields = _fields(request, terms, confidence)
-    if terms.system:
-        messages = with_system_text(messages, terms.system)
-    if offered:
-        messages = with_system_text(messages, OPERATOR_TEXT)
-        offered = {**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])}
-
-    limit_s = snapshot.config.server.turn_timeout_s
-    if wishes.deadline_s is not None:
-        limit_s = min(limit_s, wishes.deadline_s)
-    turn = Turn(
-        record=record,
-        principal=principal,
-        request=request,
-        snapshot=snapshot,
-        decision=decision,
-        terms=terms,
-        model=meant.model,
-        pool=terms.working if has_tools else terms.answering,
-        answer_pool=terms.answering,
-        escalate=terms.escalate,
-        wanted=meant.wanted,
-        fallbacks=wishes.fallbacks,
-        shown_model=request.model if explicit else decision.model,
-        messages=messages,
-        fields=fields,
-        offered=offered,
-        wires=wires,
-        tools_wire=tools_wire,
-        choice=choice,
-        requires_tool=has_tools and terms.requires_tool and requires_tool(request, terms.route),
-        parallel=request.parallel_tool_calls is not False,
-        limit_s=limit_s,
-        deadline=clock.monotonic() + limit_s,
-        session=wishes.session,
-        answer_id=f"chatcmpl-{record.trace_id}",
-        created=int(clock.now()),
-        cache=_cache(request, messages, terms.cache) if terms.cache is not None and not has_tools else None,
-        headers=wishes.headers,
-        tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
-        pin=to_record,
-        on_failure=terms.on_failure or ("compensate" if wishes.durable else "keep"),
-        private=private,
-        goes_on=goes_on,
-        changed=before.changed if before is not None else (),
-        gone=before.gone if before is not None else (),
-    )
-    if offer is not NOTHING:
-        turn.waiting, turn.done = dict(offer.waiting), set(offer.done)
-        turn.shows_tools = wishes.events and bool(offered)
-        turn.tells_tokens = confidence == "logprobs"
-        if offered:
-            turn.may_read(handles_in(_results_in(messages)))
-    return turn
-
-
-def _settled(
-    decision: Decision, before: Held | None, request: ChatRequest, snapshot: Snapshot, record: Recorder
-) -> tuple[Meant, Terms]:
-    """The model that was decided for, and what it settles with the route."""
     record.emit(
         "decision.made",
         route=decision.route,
@@ -262,31 +175,124 @@ def _settled(
         version=decision.version,
         **({"pinned": True} if before is not None else {}),
     )
-    if before is not None:
+    if before is None:
+        found = _meant(decision, request, snapshot)
+        assert found is not None, "the router and the hooks name models that exist"
+        meant, terms = found, snapshot.terms(found.model, decision.route)
+    else:
         meant = before.meant
-        return meant, terms_of(snapshot.config, snapshot.names, snapshot.pools, meant.model, before.route)
-    found = _meant(decision, request, snapshot)
-    assert found is not None, "the router and the hooks name models that exist"
-    return found, snapshot.terms(found.model, decision.route)
+        terms = terms_of(snapshot.config, snapshot.names, snapshot.pools, meant.model, before.route)
+    explicit = decision.strategy == "explicit"
 
+    # The conversation: as its client sent it, and what the gateway knows of it besides.
+    private = record.private = None if snapshot.privacy is None else _private(snapshot.privacy, principal, terms)
+    messages = request.messages
+    goes_on = "assistant" in map(role_of, messages)
+    bare = not goes_on or continuity.is_bare(record.owner, wishes.session, messages)
+    if not (bare or wishes.whole) and snapshot.tools.specs:
+        messages = await _restored(request, principal, wishes, record, continuity)
+    if private is not None and snapshot.privacy is not None:
+        # What tools told the caller in confidence before is private in this turn too.
+        await snapshot.privacy.recall(principal.owner, private, messages)
+    if terms.system:
+        messages = with_system_text(messages, terms.system)
 
-def _private(snapshot: Snapshot, principal: Principal, terms: Terms) -> Conversation | None:
-    """What is private in a turn on these terms."""
-    if snapshot.privacy is None:
-        return None
-    return snapshot.privacy.begin(principal.owner, terms.route.route if terms.route is not None else None)
-
-
-def _fields(request: ChatRequest, terms: Terms, confidence: str) -> Mapping[str, msgspec.Raw]:
-    """The request fields that every round sends."""
-    fields = request.fields
-    if terms.params or confidence == "logprobs":
-        # Log-probabilities show how sure the model is of its calls.
-        settings = {"logprobs": _TRUE, **terms.params} if confidence == "logprobs" else terms.params
-        fields = with_defaults(fields, settings)
+    fields = with_defaults(request.fields, terms.params) if terms.params else request.fields
     if request.n > 1:
         fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
-    return fields
+    limit_s = snapshot.config.server.turn_timeout_s
+    if wishes.deadline_s is not None:
+        limit_s = min(limit_s, wishes.deadline_s)
+    # Fifteen fields by their names; of more than that, Python hands on a dict.
+    turn = Turn(
+        record=record,
+        principal=principal,
+        request=request,
+        snapshot=snapshot,
+        decision=decision,
+        terms=terms,
+        pool=terms.answering,
+        answer_pool=terms.answering,
+        shown_model=request.model if explicit else decision.model,
+        messages=messages,
+        fields=fields,
+        limit_s=limit_s,
+        deadline=clock.monotonic() + limit_s,
+        answer_id=f"chatcmpl-{record.trace_id}",
+        created=int(clock.now()),
+    )
+    turn.tags = principal.tags
+    if wishes is not NO_WISHES:
+        turn.tags |= wishes.tags
+        turn.session = wishes.session
+        turn.headers = wishes.headers
+        turn.fallbacks = wishes.fallbacks
+    turn.wanted = meant.wanted
+    turn.goes_on, turn.bare = goes_on, bare
+    turn.private = private
+    turn.on_failure = terms.on_failure or ("compensate" if wishes.durable else "keep")
+
+    # What may be called in it.
+    named = terms.tools_by_name if explicit else terms.tools
+    if named or request.tools or request.tool_choice is not None or wishes.durable:
+        await _equip(turn, wishes, named, before, offering or Offering())
+    if terms.cache is not None and turn.tools_wire is None:
+        turn.cache = _cache(request, messages, terms.cache)
+    return turn
+
+
+async def _equip(turn: Turn, wishes: Wishes, named: tuple[str, ...], before: Held | None, offering: Offering) -> None:
+    """Give the turn its tools: the client's, and those of the registry that it is offered.
+
+    Args:
+        turn: whose.
+        wishes: what the request's headers ask for.
+        named: registry tools that model and route name.
+        before: what was decided when its run began, or None.
+        offering: computes offers.
+
+    Raises:
+        InvalidRequest: the client chose what is not there.
+    """
+    request, snapshot = turn.request, turn.snapshot
+    offer = before.offer if before is not None else NOTHING
+    declined = request.tool_choice is not None and request.tool_choice.mode == "none"
+    if before is None and named and snapshot.tools.specs and not declined:
+        asked = Asked(request, turn.principal, named, wishes.tools, wishes.session, turn.messages)
+        offer = await offering.offer(asked, snapshot)
+    offer = _told(offer, turn)
+    if before is not None:
+        turn.changed, turn.gone = before.changed, before.gone
+    elif wishes.durable:
+        meant = Meant(turn.terms.model, turn.wanted)
+        turn.pin = pinned(turn.decision, meant, turn.terms.route, offer)
+    offer, confidence = _confident(offer, snapshot)
+    offered = offer.tools
+    wires = ToolWires(tuple([tool.wire for tool in request.tools]), tuple(offered.items()))
+    whole = wires.whole
+    has_tools = whole is not None
+    turn.choice = first_choice(request, turn.terms.route, offered, has_tools=has_tools)
+    if not has_tools:
+        return
+    turn.wires, turn.tools_wire = wires, whole
+    turn.pool, turn.escalate = turn.terms.working, turn.terms.escalate
+    turn.requires_tool = requires_tool(request, turn.terms.route)
+    turn.parallel = request.parallel_tool_calls is not False
+    if confidence == "logprobs":
+        # They show how sure the model is of its calls.
+        turn.tells_tokens = True
+        turn.fields = with_defaults(turn.fields, _LOGPROBS)
+    turn.waiting, turn.done = dict(offer.waiting), set(offer.done)
+    if offered:
+        turn.shows_tools = wishes.events
+        turn.messages = with_system_text(turn.messages, OPERATOR_TEXT)
+        turn.offered = {**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])}
+        turn.may_read(handles_in(_results_in(turn.messages)))
+
+
+def _private(privacy: Privacy, principal: Principal, terms: Terms) -> Conversation | None:
+    """What is private in a turn on these terms."""
+    return privacy.begin(principal.owner, terms.route.route if terms.route is not None else None)
 
 
 async def _restored(
@@ -299,19 +305,14 @@ async def _restored(
     return messages
 
 
-def _declines(request: ChatRequest) -> bool:
-    """Whether the client wants no tool to be called."""
-    return request.tool_choice is not None and request.tool_choice.mode == "none"
-
-
-def _told(offer: Offer, request: ChatRequest, record: Recorder) -> Offer:
+def _told(offer: Offer, turn: Turn) -> Offer:
     """The offer, as the trace tells of it; nothing, where the request cannot be offered anything."""
-    if offer.tools and request.n > 1:
+    if offer.tools and turn.request.n > 1:
         # Each of several answers could ask for calls of its own, and there is one conversation to go on with.
-        record.emit("tools.withheld", names=list(offer.tools), reason="the request asks for more than one answer")
+        turn.record.emit("tools.withheld", names=list(offer.tools), reason="the request asks for more than one answer")
         return NOTHING
     if offer.tools or offer.left_out:
-        record.emit("tools.offered", names=list(offer.tools), **offer.told)
+        turn.record.emit("tools.offered", names=list(offer.tools), **offer.told)
     return offer
 
 

@@ -49,8 +49,9 @@ class Scribe:
         self._summarising = summarising
         self._sessions = sessions
         self._remembering = remembering
-        self._patterns: LRUCache[tuple[PinConfig, ...], PinPatterns] = LRUCache(_VERSIONS)
-        self._latest: tuple[tuple[PinConfig, ...], PinPatterns] = ((), PinPatterns(()))
+        self._versions: LRUCache[tuple[PinConfig, ...], PinPatterns] = LRUCache(_VERSIONS)
+        self._pins: tuple[PinConfig, ...] = ()
+        self._patterns = PinPatterns(())
 
     async def enter(
         self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
@@ -68,19 +69,22 @@ class Scribe:
 
     def window(self, turn: Turn, wishes: Wishes) -> TurnWindow | None:
         """The window of a turn; None where its conversation is sent as it is."""
-        snapshot = turn.snapshot
         settings = turn.terms.window
         if settings is None:
             return None
+        snapshot = turn.snapshot
+        pins = snapshot.config.context.pins
+        if pins is not self._pins:  # of the version that most turns are on, they are at hand
+            self._pins, self._patterns = pins, self._patterns_of(pins)
         return TurnWindow(
             self.conversations,
-            self._patterns_of(snapshot.config.context.pins),
+            self._patterns,
             settings,
-            turn.principal.owner,
+            turn.record.owner,
             turn.session,
             turn.record,
             kept=turn.stay is not None or (wishes.stored and snapshot.config.context.sessions.store),
-            choose=snapshot.tools.strategies.get(settings.strategy),
+            choose=None if settings.by_size else snapshot.tools.strategies.get(settings.strategy),
         )
 
     async def before(self, turn: Turn) -> None:
@@ -102,9 +106,7 @@ class Scribe:
             self._summarising.behind(turn)
 
     def _patterns_of(self, pins: tuple[PinConfig, ...]) -> PinPatterns:
-        latest, found = self._latest
-        if latest is not pins:  # a look by identity first: most turns are on one version
-            found = self._patterns.get(pins) or PinPatterns(pins)
-            self._patterns[pins] = found
-            self._latest = pins, found
+        found = self._versions.get(pins)
+        if found is None:
+            found = self._versions[pins] = PinPatterns(pins)
         return found

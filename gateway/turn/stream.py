@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.chat.answer import Choice
 from gateway.chat.blocks import Message, Reasoning, Refusal
-from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta
+from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, Run
 from gateway.chat.deltas import Assembly, CallPiece, encode_piece
 from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
@@ -32,6 +32,10 @@ class Sink(Protocol):
 
     async def relay(self, chunks: Sequence[Chunk]) -> None:
         """Send chunks that are visible, in order."""
+        ...
+
+    def straight(self) -> Callable[[Run], bool] | None:
+        """What sends runs behind what was relayed, without waiting, and says of each whether it did; None where nothing may do so."""
         ...
 
     async def add(self, text: str) -> None:
@@ -150,6 +154,10 @@ class StreamedRound:
     def calling(self) -> bool:
         """Whether the first choice asks for a call."""
         return bool(self._assemblies[0].tracker.calls())
+
+    def straight(self) -> Callable[[str], None] | None:
+        """What takes in text of the first choice that passes as it comes; None before its role was sent."""
+        return self._assemblies[0].text.append if 0 in self._state.roles else None
 
     def feed(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Take in what arrived; what of it the client may see."""

@@ -40,6 +40,7 @@ class Terms(msgspec.Struct, frozen=True):
         on_failure: what becomes of a turn's effects when a later step fails, where that is said.
         requires_tool: whether a tool has to be called where the client leaves that open.
         window: how conversations are made to fit, or None where they are sent as they are.
+        sums_up: whether what is cut off of conversations is summed up before the model is asked.
         recalls: whether the model is told what is remembered of the caller.
         looks_back: whether there is anything to do with the conversation once the turn has been answered.
     """
@@ -60,6 +61,7 @@ class Terms(msgspec.Struct, frozen=True):
     on_failure: OnFailure | None
     requires_tool: bool
     window: Windowing | None
+    sums_up: bool
     recalls: bool
     looks_back: bool
 
@@ -106,6 +108,7 @@ def terms_of(
         on_failure=(route.on_failure if route is not None else None) or config.on_failure,
         requires_tool=route is not None and route.tool_choice == "required",
         window=window if window.strategy != "none" else None,
+        sums_up=window.sums_up,
         recalls=config.context.memory.enabled,
         looks_back=config.context.memory.enabled or config.context.summary.model is not None,
     )
