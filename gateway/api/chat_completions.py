@@ -118,6 +118,11 @@ class ChatCompletions:
 class _Exchange:
     """One request and its answer, until one of both sides has had enough."""
 
+    _stream: ChatStream | None = None
+    _turn: Turn | None = None
+    _answered = False
+    _gone = False
+
     def __init__(
         self,
         turns: Turns,
@@ -139,10 +144,6 @@ class _Exchange:
         self._origin = origin
         self._send = send
         self._silence_s = silence_s
-        self._stream: ChatStream | None = None
-        self._turn: Turn | None = None
-        self._answered = False
-        self._gone = False
         self._task = asyncio.current_task()
 
     async def run(self) -> None:

@@ -20,8 +20,10 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
+from gateway.api.address import ORIGIN, peer_of
 from gateway.api.cycle import CYCLE, Cycle
 from gateway.api.errors import ErrorAnswer
+from gateway.security.principal import Origin
 
 # A body that is still coming has to bring at least this much in each `Connection.patience_s`.
 _LEAST_BYTES = 4096
@@ -58,6 +60,9 @@ class Connection(asyncio.Protocol):
         self._keep_alive_s = config.timeout_keep_alive
         self._server = server_state
         self._loop = _loop or asyncio.get_running_loop()
+        # llhttp gives a body in pieces, and calls the list's own method.
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
         self._parser = self._new_parser()
         # The request that is being read.
         self._url = b""
@@ -95,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         if self._running is not None:
             self._running.lost()
+        self._running = self._newest = None
         self.flow.resume_writing()
         self.transport.close()
         self._parser = None  # it refers to this
@@ -113,6 +119,9 @@ class Connection(asyncio.Protocol):
             self._offers_upgrade = False
             self._parser = self._new_parser()
             self.data_received(again)
+            return
+        if self._pieces:  # of a body that is not complete
+            self._feed(self._pieces)
 
     def pause_writing(self) -> None:
         """The client takes its answers slower than they are made."""
@@ -173,20 +182,13 @@ class Connection(asyncio.Protocol):
             if len(self._waiting) >= _MOST_WAITING:
                 self.flow.pause_reading()
 
-    def on_body(self, body: bytes) -> None:
-        """A piece of its body."""
-        self._window_bytes += len(body)
-        cycle = self._newest
-        if cycle is not None and not cycle.complete and cycle.fed(body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-
     def on_message_complete(self) -> None:
         """It is complete."""
-        if not self._offers_upgrade:
+        if not self._offers_upgrade and self._newest is not None:
             self._incomplete = False
             self._since = None
-            if self._newest is not None:
-                self._newest.fed_all()
+            self._newest.fed_all(self._pieces)
+            self._pieces.clear()
 
     # What the request that is answered tells.
 
@@ -210,7 +212,16 @@ class Connection(asyncio.Protocol):
         self._running = None
         self._since = None
         self.flow.resume_reading()
-        self._next()
+        if self._waiting:
+            self._next()
+
+    def _feed(self, pieces: list[bytes]) -> None:
+        size = sum(map(len, pieces))
+        self._window_bytes += size
+        cycle = self._newest
+        if cycle is not None and not cycle.complete and cycle.fed(pieces, size) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        pieces.clear()
 
     def _next(self) -> None:
         if self._waiting and self._running is None and not self.flow.write_paused:
@@ -225,12 +236,15 @@ class Connection(asyncio.Protocol):
         """ASGI's scope of such requests, but for what each has of its own."""
         asked = httptools.parse_url(url)
         path = asked.path.decode("ascii")
+        client = get_remote_addr(self.transport)
+        peer = peer_of({"client": client})
         return {
+            ORIGIN: Origin(peer, peer),
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": version,
             "server": get_local_addr(self.transport),
-            "client": get_remote_addr(self.transport),
+            "client": client,
             "scheme": "https" if is_ssl(self.transport) else "http",
             "root_path": "",
             "method": method.decode("ascii"),

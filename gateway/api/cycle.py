@@ -125,11 +125,14 @@ class Cycle:
         while True:
             if self.disconnected:
                 raise ClientGone
-            if self._size > limit_bytes:
-                raise too_large(limit_bytes)
             if self.received:
                 self._read_out = True
-                return self._taken()
+                body = self._taken()
+                if len(body) > limit_bytes:
+                    raise too_large(limit_bytes)
+                return body
+            if self._size > limit_bytes:
+                raise too_large(limit_bytes)
             await self._more()
 
     async def receive(self) -> dict[str, Any]:
@@ -157,16 +160,17 @@ class Cycle:
         self._size = 0
         return body
 
-    def fed(self, body: bytes) -> int:
-        """A piece of the body is there; how many bytes wait to be read."""
-        self._parts.append(body)
-        self._size += len(body)
+    def fed(self, pieces: Iterable[bytes], size: int) -> int:
+        """Pieces of the body are there, of `size` bytes; how many wait to be read."""
+        self._parts += pieces
+        self._size += size
         if self._news is not None:
             self._news.set()
         return self._size
 
-    def fed_all(self) -> None:
-        """The request is complete."""
+    def fed_all(self, pieces: Iterable[bytes]) -> None:
+        """The request is complete: these are its last."""
+        self._parts += pieces
         self.received = True
         if self._news is not None:
             self._news.set()

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Final, cast
 
 import httptools
+import msgspec
 from aiohappyeyeballs import start_connection
 from yarl import URL
 
@@ -28,6 +29,8 @@ _KEPT_S: Final = 30.0
 _HEAD_BYTES: Final = 256 * 1024
 # What may wait to be read before the server has to wait.
 _WAITING_BYTES: Final = 512 * 1024
+# From here on, a body's pieces are not copied into one.
+_WRITTEN_APART_BYTES: Final = 64 * 1024
 # A name that was looked up is believed for so long; of two addresses, the second is tried after this silence.
 _NAMED_S: Final = 10.0
 _SECOND_S: Final = 0.25
@@ -55,7 +58,7 @@ class CutOff(HttpFailed):
     """The answer ends before its end."""
 
 
-class Response:
+class Response(msgspec.Struct, eq=False):
     """One answer, from its head on. Ends by `give_back`.
 
     Attributes:
@@ -66,18 +69,15 @@ class Response:
         waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "complete", "headers", "status", "tap", "waiter")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.waiter: asyncio.Future[None] | None = None
-        self._error: HttpFailed | None = None
-        self.status = 0
-        self.headers: dict[bytes, bytes] = {}
-        self.complete = False
-        self.tap: Tap | None = None
+    _connection: Connection
+    _parts: list[bytes] = []
+    _size: int = 0
+    _error: HttpFailed | None = None
+    status: int = 0
+    headers: dict[bytes, bytes] = {}
+    complete: bool = False
+    tap: Tap | None = None
+    waiter: asyncio.Future[None] | None = None
 
     def header(self, name: bytes) -> str | None:
         """A header's value by its lower-case name."""
@@ -125,15 +125,12 @@ class Response:
         """Keep the connection of an answer that has come whole; close any other. May be called twice."""
         self._connection.done(self)
 
-    async def wait(self, until: float) -> None:
-        """Until more has come: head, body or end. Raises TimeoutError at that time of the loop."""
+    def wait(self, until: float) -> asyncio.Future[None]:
+        """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
         connection = self._connection
         waiter = self.waiter = connection.loop.create_future()
         connection.remind(until)
-        try:
-            await waiter
-        finally:
-            self.waiter = None
+        return waiter
 
     def take(self, pieces: list[bytes]) -> None:
         """Pieces of the body. The list is emptied."""
@@ -141,6 +138,12 @@ class Response:
             self._parts += pieces
             self._size += sum(map(len, pieces))
             pieces.clear()
+
+    def end_with(self, pieces: list[bytes]) -> None:
+        """The last pieces of the body. The list is emptied."""
+        self._parts += pieces
+        pieces.clear()
+        self.complete = True
 
     def end(self, error: HttpFailed | None = None) -> None:
         """No more will come."""
@@ -202,12 +205,15 @@ class Connection(asyncio.Protocol):
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask(self, request: bytes) -> Response:
-        """Send a request; its answer, of which nothing has come yet."""
+    def ask(self, parts: Sequence[bytes], size: int) -> Response:
+        """Send a request, whose body is of this size; its answer, of which nothing has come yet."""
         response = self._response = Response(self)
         self._head_bytes = 0
         self._keep = False
-        self._transport.write(request)
+        if size < _WRITTEN_APART_BYTES:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
         return response
 
     def done(self, response: Response) -> None:
@@ -329,8 +335,7 @@ class Connection(asyncio.Protocol):
         response = self._response
         if response is not None and response.status and not response.complete:
             self._keep = self._parser.should_keep_alive()
-            response.take(self._pieces)
-            response.complete = True
+            response.end_with(self._pieces)
 
     def _look(self) -> None:
         """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""
@@ -390,8 +395,8 @@ class Http1:
             HttpFailed: no answer.
         """
         connection = self._kept() or await self._connected(until)
-        length = b"content-length: %d\r\n\r\n" % sum(map(len, body))
-        response = connection.ask(b"".join((self._head, head, length, *body)))
+        size = sum(map(len, body))
+        response = connection.ask((self._head, head, b"content-length: %d\r\n\r\n" % size, *body), size)
         try:
             while not response.status and not response.complete:
                 await response.wait(until)

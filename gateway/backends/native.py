@@ -104,19 +104,40 @@ class _Reading:
         self.finished = False
         self.over = False
 
+    def exact(self, payloads: Sequence[bytes]) -> list[Chunk]:
+        """The chunks, runs of text as one; none where one of them is odd: one by one, then, which says which and why."""
+        runs = self.runs
+        chunks: list[Chunk] = []
+        start, size = 0, len(payloads)
+        while start < size:
+            if (found := runs.scan(payloads, start)) is not None:
+                run, start = found
+                chunks.append(run)
+                continue
+            settled = runs.settled
+            # Until it is known how text looks here, few at a time: most begin with a role and a text.
+            read = _sound(payloads[start:] if settled else payloads[start : start + 2])
+            if not read:
+                return []
+            chunks += read
+            start += len(read)
+            # Of servers that tell each second apart, the form is what it was last.
+            runs.learn(read[-1])
+            if not settled and runs.settled and (found := runs.scan(payloads, start - 1)) is not None:
+                chunks[-1], start = found
+        return chunks
+
     def note(self, chunks: Sequence[Chunk]) -> None:
         """Take in chunks: the answer is complete when each of its choices has ended."""
-        if len(chunks) == 1 and chunks[0].run is not None:
-            self.begun = True
-            return
-        self.begun = self.begun or any(chunk.choices for chunk in chunks)
-        if self.finished:
-            return
-        if self._wanted == 1:
-            self.finished = _end(chunks) is not None
-            return
-        self._ended.update(choice.index for chunk in chunks for choice in chunk.choices if choice.finish_reason)
-        self.finished = len(self._ended) >= self._wanted
+        for chunk in chunks:
+            if chunk.run is not None:
+                self.begun = True
+                continue
+            for choice in chunk.fields.choices or ():
+                self.begun = True
+                if choice.finish_reason:
+                    self._ended.add(choice.index)
+        self.finished = self.finished or len(self._ended) >= self._wanted
 
 
 class NativeBackend:
@@ -257,7 +278,7 @@ class NativeBackend:
         self, payloads: Sequence[bytes], reading: _Reading, batch: list[Chunk], call: ModelCall
     ) -> GatewayError | None:
         """Put events' chunks into the batch, up to a failure."""
-        if reading.normaliser is None and (chunks := _exact(payloads, reading.runs)):
+        if reading.normaliser is None and (chunks := reading.exact(payloads)):
             batch += chunks
             reading.note(chunks)
             return None
@@ -477,31 +498,20 @@ async def _read_end(content: Reader) -> None:
             await content.readany(asyncio.get_running_loop().time() + _AFTER_DONE_S)
 
 
-def _exact(payloads: Sequence[bytes], runs: RunScanner) -> list[Chunk]:
-    """The chunks, runs of text as one; none where one of them is odd: one by one, then, which says which and why."""
-    chunks: list[Chunk] = []
-    start, size = 0, len(payloads)
-    while start < size:
-        if (found := runs.scan(payloads, start)) is not None:
-            run, start = found
-            chunks.append(run)
-            continue
-        # Until it is known how text looks here, one by one.
-        some = payloads[start:] if runs.settled else payloads[start : start + 1]
-        start += len(some)
-        try:
-            read = decode_chunks(some)
-        except msgspec.DecodeError:
-            return []  # it may be a pair that was split
-        for chunk in read:
-            if b"\n" in chunk.data or chunk.fields.error is not None or chunk.fields.choices is None:
+def _sound(payloads: Sequence[bytes]) -> list[Chunk]:
+    """The chunks; none where one of them is odd."""
+    try:
+        read = decode_chunks(payloads)
+    except msgspec.DecodeError:
+        return []  # it may be a pair that was split
+    for chunk in read:
+        fields = chunk.fields
+        if fields.choices is None or fields.error is not None or b"\n" in chunk.data:
+            return []
+        for choice in fields.choices:
+            if choice.finish_reason == "error":
                 return []
-            if any(choice.finish_reason == "error" for choice in chunk.fields.choices):
-                return []
-        # Of servers that tell each second apart, the form is what it was last.
-        runs.learn(read[-1])
-        chunks += read
-    return chunks
+    return read
 
 
 def _wanted(call: ModelCall) -> int:
@@ -511,15 +521,6 @@ def _wanted(call: ModelCall) -> int:
         return 1 if raw is None else max(1, int(bytes(raw)))
     except ValueError:
         return 1
-
-
-def _end(chunks: Sequence[Chunk]) -> str | None:
-    """The last finish reason among them; from the end, for that is where they are."""
-    for chunk in reversed(chunks):
-        for choice in chunk.choices:
-            if choice.finish_reason:
-                return choice.finish_reason
-    return None
 
 
 def _parts(payload: bytes) -> Sequence[bytes]:

@@ -101,7 +101,9 @@ class Pool:
         Raises:
             GatewayError: the last failure, when nobody answered in `call.timeout_s`.
         """
-        attempts = self._attempts(call, record, prefer, fallbacks=fallbacks, streamed=False)
+        clock, tiers = self._clock, self._tiers if fallbacks else self._own
+        until = clock.monotonic() + call.timeout_s
+        attempts = Attempts(tiers, call, record, clock, self._dice, prefer, False, until)
         attempt = attempts.plain()
         while True:
             attempt = attempt or await attempts.next()
@@ -110,7 +112,7 @@ class Pool:
                 if asked.private is not None:
                     asked, veil = await _veiled(asked, attempt, record)
                 answer = await attempt.key.adapter.complete(asked)
-                attempt.answered(self._clock.monotonic(), streamed=False)
+                attempt.answered(clock.monotonic(), streamed=False)
                 if veil is not None:
                     answer = veil.answer(answer)
             except GatewayError as error:
@@ -142,7 +144,9 @@ class Pool:
         Raises:
             GatewayError: the last failure before the client saw content, or any failure after it.
         """
-        attempts = self._attempts(call, record, prefer, fallbacks=fallbacks, streamed=True)
+        clock, tiers = self._clock, self._tiers if fallbacks else self._own
+        until = clock.monotonic() + call.timeout_s
+        attempts = Attempts(tiers, call, record, clock, self._dice, prefer, True, until)
         attempt = attempts.plain()
         while True:
             attempt = attempt or await attempts.next()
@@ -198,13 +202,6 @@ class Pool:
                 if _has_content(batch):
                     return True
         return False
-
-    def _attempts(
-        self, call: ModelCall, record: Recorder, prefer: str | None, *, fallbacks: bool, streamed: bool
-    ) -> Attempts:
-        tiers = self._tiers if fallbacks else self._own
-        until = self._clock.monotonic() + call.timeout_s
-        return Attempts(tiers, call, record, self._clock, self._dice, prefer, streamed, until)
 
 
 async def _veiled(call: ModelCall, attempt: Attempt, record: Recorder) -> tuple[ModelCall, Veil | None]:

@@ -108,8 +108,8 @@ class Server(HttpServer):
 
     async def serve_on(self, sock: socket.socket) -> None:
         """Serve until a signal says to stop, then let the requests under way end."""
-        # What start-up made stays; the collector need not look at it again. A turn leaves some three objects in cycles
-        # (the server's), so looking at the young ones rarely is enough, and ten thousand of them are a megabyte or two.
+        # What start-up made stays; the collector need not look at it again. A turn leaves nothing in cycles, a connection a
+        # dozen objects, so looking at the young ones rarely is enough, and ten thousand of them are a megabyte or two.
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)

@@ -7,8 +7,10 @@ models invent is `other`. Does not know HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
-from operator import attrgetter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import filterfalse
+from operator import attrgetter, is_
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -81,26 +83,29 @@ _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 _ROUNDS: Final = (1, 2, 3, 4, 5, 8, 12, 20, 50, 100)
 
 
-# What a trace's last event says of a turn that is measured, and `decision.made` of a decision.
+# What a trace's last event says of a turn: by what turns are told apart, and what is measured of each; and what
+# `decision.made` says.
+_LABELS: Final = ("model", "route", "status", "stream")
 _MEASURED: Final = (
-    "model",
-    "route",
-    "status",
     "seconds",
     "upstream_s",
     "tool_s",
-    "stream",
     "first_token_s",
     "prompt_tokens",
     "completion_tokens",
     "rounds",
 )
 _DECIDED: Final = ("route", "strategy", "cached")
+# What is counted of nearly all turns.
+_PLAIN: Final = ["decision.made", "round.answered"]
+# Label values that are remembered.
+_MOST_KEPT: Final = 4096
 # Shapes of traces that are remembered, and the events of the longest.
 _MOST_SHAPES: Final = 256
 _LONGEST_SHAPE: Final = 64
 
 _name_of = attrgetter("type")
+_is_none = partial(is_, None)
 
 
 class BackendStanding(NamedTuple):
@@ -229,6 +234,7 @@ class Metrics:
         self._known_backends: frozenset[str] = frozenset()
         self._children: dict[tuple[Any, ...], Any] = {}
         self._shapes: dict[tuple[str, ...], _Shape] = {}
+        self._alike: dict[tuple[Any, ...], _Alike] = {}
         self._counting: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "tool.finished": self._tool,
             "guard.decided": self._guard,
@@ -254,6 +260,7 @@ class Metrics:
         backends: Collection[str],
     ) -> None:
         """Take the names that may be label values from now on, and the active version."""
+        self._fold()
         self._known_models = frozenset(models)
         self._known_routes = frozenset(routes)
         self._known_tools = frozenset(tools)
@@ -304,6 +311,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """Prometheus' text format."""
+        self._fold()
         # An HTTP server comes with it, which nobody needs who is not scraped.
         from prometheus_client.exposition import generate_latest
 
@@ -315,19 +323,49 @@ class Metrics:
         # Turns come in few shapes: which of their events are counted is looked up once for each shape.
         names = tuple(map(_name_of, events))
         shape = self._shapes.get(names) or self._shape(names)
-        for position, count in shape.counted:
-            count(events[position].data)
-        if shape.is_turn:
-            self._turn(events[-1].data, events[0].data.get("endpoint", NONE))
+        if shape.plain is None:
+            for position, count in shape.counted:
+                count(events[position].data)
+            if shape.is_turn:
+                self._turns(events[0].data.get("endpoint", NONE), events[-1].data, [_measured(events[-1].data)])
+            return
+        decided, answered = shape.plain
+        endpoint, last = events[0].data.get("endpoint", NONE), events[-1].data
+        made, by = events[decided].data, events[answered].data
+        labels = (endpoint, by.get("backend"), *map(made.get, _DECIDED), *map(last.get, _LABELS))
+        alike = self._alike.get(labels)
+        if alike is None:
+            if len(self._alike) >= _MOST_KEPT:
+                self._fold()
+            alike = self._alike[labels] = _Alike(endpoint, made, by, last, [])
+        alike.measured.append(_measured(last))
+        if len(alike.measured) >= MOST_NEW:
+            self._count_alike(alike)
 
     def _shape(self, names: tuple[str, ...]) -> _Shape:
         counted = tuple((place, self._counting[name]) for place, name in enumerate(names) if name in self._counting)
         found = _Shape(counted, bool(names) and names[-1] in LAST and names[-1] not in _NO_TURNS)
+        if names[-1:] == ("turn.finished",) and [names[place] for place, _ in counted] == _PLAIN:
+            found = found._replace(plain=(counted[0][0], counted[1][0]))
         if len(names) <= _LONGEST_SHAPE:
             if len(self._shapes) >= _MOST_SHAPES:
                 self._shapes.clear()
             self._shapes[names] = found
         return found
+
+    def _fold(self) -> None:
+        """Count what waits to be counted."""
+        for alike in self._alike.values():
+            self._count_alike(alike)
+        self._alike.clear()
+
+    def _count_alike(self, alike: _Alike) -> None:
+        times = len(alike.measured)
+        if times:
+            self._decision(alike.made, times)
+            self._attempt_ended(alike.by, "answered", times)
+            self._turns(alike.endpoint, alike.last, alike.measured)
+            alike.measured.clear()
 
     def _human(self, what: str, data: Mapping[str, Any]) -> None:
         """What waited for a human."""
@@ -337,30 +375,22 @@ class Metrics:
         tool = _one_of(data.get("tool"), self._known_tools)
         self._compensations.labels(tool, _one_of(data.get("status"), _EFFECT_STATUSES)).inc()
 
-    def _turn(self, last: Mapping[str, Any], endpoint: str) -> None:
-        model, route, status, seconds, upstream_s, tool_s, stream, first_token_s, prompt, completion, rounds = map(
-            last.get, _MEASURED
-        )
+    def _turns(self, endpoint: str, last: Mapping[str, Any], measured: Sequence[tuple[Any, ...]]) -> None:
+        """Count turns that differ from one whose end was `last` by what was measured: without a step for each of them."""
+        model, route, status, stream = map(last.get, _LABELS)
+        seconds, upstream_s, tool_s, first_token_s, prompt, completion, rounds = zip(*measured, strict=True)
         key = (endpoint, model, route, status)
         requests, seconds_of, first_token_of, prompt_of, completion_of = self._children.get(key) or self._series(*key)
-        requests.value += 1
-        if seconds is not None:
-            seconds_of.new.append(seconds)
-            if status == 200:
-                own = seconds - (upstream_s or 0.0) - (tool_s or 0.0)
-                self._overhead.new.append(max(0.0, own))
-        if stream and first_token_s is not None:
-            first_token_of.observe(first_token_s)
-        if prompt:
-            prompt_of.value += prompt
-        if completion:
-            completion_of.value += completion
-        if rounds:
-            self._rounds.new.append(rounds)
-        if len(seconds_of.new) >= MOST_NEW:
-            # The others have no more of them than all models together.
-            for each in (seconds_of, self._overhead, self._rounds):
-                each.fold()
+        requests.inc(len(measured))
+        prompt_of.inc(sum(filter(None, prompt)))
+        completion_of.inc(sum(filter(None, completion)))
+        seconds_of.add(filterfalse(_is_none, seconds))
+        self._rounds.add(filter(None, rounds))
+        if stream:
+            first_token_of.add(filterfalse(_is_none, first_token_s))
+        if status == 200:
+            taken = zip(seconds, upstream_s, tool_s, strict=True)
+            self._overhead.add([max(0.0, s - (up or 0.0) - (tool or 0.0)) for s, up, tool in taken if s is not None])
 
     def _series(self, endpoint: str, model: Any, route: Any, status: Any) -> tuple[Any, ...]:
         known = _one_of(model, self._known_models)
@@ -379,7 +409,7 @@ class Metrics:
         self._keep((endpoint, model, route, status), found)
         return found
 
-    def _decision(self, data: Mapping[str, Any]) -> None:
+    def _decision(self, data: Mapping[str, Any], times: int = 1) -> None:
         key = route, strategy, cached = tuple(map(data.get, _DECIDED))
         found = self._children.get(key)
         if found is None:
@@ -390,8 +420,8 @@ class Metrics:
             )
             self._keep(key, found)
         made, answered = found
-        made.value += 1
-        answered.value += 1
+        made.inc(times)
+        answered.inc(times)
 
     def _tool(self, data: Mapping[str, Any]) -> None:
         name, ok = data.get("name"), bool(data.get("ok"))
@@ -415,14 +445,14 @@ class Metrics:
         known = _one_of(data.get("tool"), self._known_tools)
         self._effects.labels(known, _one_of(status, _EFFECT_STATUSES)).inc()
 
-    def _attempt_ended(self, data: Mapping[str, Any], outcome: Any) -> None:
+    def _attempt_ended(self, data: Mapping[str, Any], outcome: Any, times: int = 1) -> None:
         key = (data.get("backend"), outcome)
         found = self._children.get(key)
         if found is None:
             known = _one_of(key[0], self._known_backends)
             found = self._attempts.labels(known, _one_of(outcome, _OUTCOMES))
             self._keep(key, found)
-        found.value += 1
+        found.inc(times)
 
     def _attempt_failed(self, data: Mapping[str, Any]) -> None:
         self._attempt_ended(data, data.get("outcome"))
@@ -434,16 +464,34 @@ class Metrics:
 
     def _keep(self, key: tuple[Any, ...], found: Any) -> None:
         # Names that clients invent would fill it; the series themselves are bounded by `_one_of`.
-        if len(self._children) >= 4096:
+        if len(self._children) >= _MOST_KEPT:
             self._children = {}
         self._children[key] = found
 
 
 class _Shape(NamedTuple):
-    """What is counted of traces whose events have the same names: which, how, and whether they are turns."""
+    """What is counted of traces whose events have the same names: which and how, and whether they are turns.
+
+    `plain` says, of turns that were answered in one round, where the decision and the answer are.
+    """
 
     counted: tuple[tuple[int, Callable[[Mapping[str, Any]], None]], ...]
     is_turn: bool
+    plain: tuple[int, int] | None = None
+
+
+class _Alike(NamedTuple):
+    """Plain turns that are counted alike: what is said of the first of them, and what was `measured` of all."""
+
+    endpoint: str
+    made: Mapping[str, Any]
+    by: Mapping[str, Any]
+    last: Mapping[str, Any]
+    measured: list[tuple[Any, ...]]
+
+
+def _measured(last: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(map(last.get, _MEASURED))
 
 
 class _Scraped(Collector):

@@ -7,7 +7,7 @@ reads it at each scrape.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -35,31 +35,33 @@ class Count:
 class Distribution:
     """One series of a histogram: how many values fell into each bucket, and their sum.
 
-    Attributes:
-        new: values that are not sorted into buckets yet. Whoever counts thousands a second appends to it and calls `fold` now
-            and then: a thousand values are sorted in less time than ten are looked up.
+    Values wait and are sorted into buckets together: a thousand are sorted in less time than ten are looked up.
     """
 
-    __slots__ = ("_bounds", "_counts", "_sum", "new")
+    __slots__ = ("_bounds", "_counts", "_new", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
-        self.new: list[float] = []
+        self._new: list[float] = []
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self.new.append(value)
-        if len(self.new) >= MOST_NEW:
-            self.fold()
+        self.add((value,))
 
-    def fold(self) -> None:
-        """Sort what is new into buckets; a bucket holds values up to and with its bound."""
-        values = sorted(self.new)
-        self.new.clear()
+    def add(self, values: Iterable[float]) -> None:
+        """Count values."""
+        self._new += values
+        if len(self._new) >= MOST_NEW:
+            self._fold()
+
+    def _fold(self) -> None:
+        values = sorted(self._new)
+        self._new.clear()
         self._sum += sum(values)
         below = 0
+        # A bucket holds values up to and with its bound.
         for bucket, bound in enumerate(self._bounds):
             up_to = bisect_right(values, bound, below)
             self._counts[bucket] += up_to - below
@@ -69,13 +71,13 @@ class Distribution:
     @property
     def counts(self) -> Sequence[int]:
         """How many values fell into each bucket, those above every bound last."""
-        self.fold()
+        self._fold()
         return self._counts
 
     @property
     def sum(self) -> float:
         """The sum of all values."""
-        self.fold()
+        self._fold()
         return self._sum
 
 

@@ -142,6 +142,7 @@ class Turns:
             if not joins and turn.offered:
                 joins = any(spec.writes or spec.gated for spec in turn.offered.values())
             result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
+            ended = self._clock.monotonic()
             if deliver is not None:
                 await deliver(result)
         except asyncio.CancelledError:
@@ -157,7 +158,7 @@ class Turns:
             record.emit("turn.failed", **summary, code="internal_error", message="a defect of the gateway")
             raise
         else:
-            summary = self._summary(request, principal, turn, started, 200)
+            summary = self._summary(request, principal, turn, started, 200, ended)
             record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
             if turn.terms.looks_back and turn.window is not None:
                 self._scribe.behind(turn, result.message)
@@ -309,9 +310,15 @@ class Turns:
         return record
 
     def _summary(
-        self, request: ChatRequest, principal: Principal, turn: Turn | None, started: float, status: int
+        self,
+        request: ChatRequest,
+        principal: Principal,
+        turn: Turn | None,
+        started: float,
+        status: int,
+        ended: float | None = None,
     ) -> dict[str, Any]:
-        seconds = self._clock.monotonic() - started
+        seconds = (self._clock.monotonic() if ended is None else ended) - started
         if turn is None:
             return {
                 "status": status,

@@ -25,9 +25,9 @@ def test_values_folded_now_and_then_are_counted_as_if_one_by_one() -> None:
     seen, expected, total = Distribution(BOUNDS), [0] * 4, 0
     for number in range(3000):
         value = dice.choice([0, 0.5, 1, 2, 2.5, 9]) * dice.choice([1, 1, dice.random()])
-        seen.new.append(value)
+        seen.add([value])
         if number % 7 == 0:
-            seen.fold()
+            assert sum(seen.counts) == number + 1
         expected[bisect_left(BOUNDS, value)] += 1
         total += 1
     assert list(seen.counts) == expected
@@ -38,7 +38,7 @@ def test_values_that_nobody_reads_do_not_pile_up() -> None:
     seen = Distribution(BOUNDS)
     for _ in range(MOST_NEW * 3 + 5):
         seen.observe(1.0)
-    assert len(seen.new) == 5
+    assert len(seen._new) == 5
 
 
 def test_buckets_add_up_in_what_a_scrape_shows() -> None:

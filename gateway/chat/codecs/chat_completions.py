@@ -116,7 +116,7 @@ def decode_request(body: bytes, *, paired: bool = True) -> ChatRequest:
     """
     try:
         top = _decode_top(body)
-        if b"null" in body:
+        if _NULL in top.values():
             for name in [name for name, raw in top.items() if raw == _NULL and name in _OPTIONS]:
                 del top[name]
         request = _request(top, _decode_asked(body), paired=paired)
