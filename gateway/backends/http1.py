@@ -29,6 +29,8 @@ _KEPT_S: Final = 30.0
 _HEAD_BYTES: Final = 256 * 1024
 # What may wait to be read before the server has to wait.
 _WAITING_BYTES: Final = 512 * 1024
+# From here on, a body's pieces are not copied into one.
+_WRITTEN_APART_BYTES: Final = 64 * 1024
 # A name that was looked up is believed for so long; of two addresses, the second is tried after this silence.
 _NAMED_S: Final = 10.0
 _SECOND_S: Final = 0.25
@@ -203,12 +205,15 @@ class Connection(asyncio.Protocol):
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask(self, request: bytes) -> Response:
-        """Send a request; its answer, of which nothing has come yet."""
+    def ask(self, parts: Sequence[bytes], size: int) -> Response:
+        """Send a request, whose body is of this size; its answer, of which nothing has come yet."""
         response = self._response = Response(self)
         self._head_bytes = 0
         self._keep = False
-        self._transport.write(request)
+        if size < _WRITTEN_APART_BYTES:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
         return response
 
     def done(self, response: Response) -> None:
@@ -390,8 +395,8 @@ class Http1:
             HttpFailed: no answer.
         """
         connection = self._kept() or await self._connected(until)
-        length = b"content-length: %d\r\n\r\n" % sum(map(len, body))
-        response = connection.ask(b"".join((self._head, head, length, *body)))
+        size = sum(map(len, body))
+        response = connection.ask((self._head, head, b"content-length: %d\r\n\r\n" % size, *body), size)
         try:
             while not response.status and not response.complete:
                 await response.wait(until)
