@@ -80,6 +80,7 @@ class CompositeRouter:
         """
         self.version = version
         self._default = config.default
+        self._no_text, self._disabled = self._fallback("no_text"), self._fallback("semantic_disabled")
         self._rules = RuleTable(routes, files)
         semantic = config.semantic
         self.cache = DecisionCache(semantic.cache_size, semantic.cache_ttl_s, clock.monotonic)
@@ -157,7 +158,7 @@ class CompositeRouter:
             decision = Decision(rule.route, rule.model, "rule", self.version, reason=why)
         else:
             if not asked or not self._semantic.enabled:
-                decision = self._fallback("semantic_disabled" if asked else "no_text")
+                decision = self._disabled if asked else self._no_text
             else:
                 decision, asked = await self._by_meaning(scan, facts)
             if facts.kept is not None and facts.kept != decision.route:

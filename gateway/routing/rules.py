@@ -156,8 +156,11 @@ class RuleTable:
         scan = Scan(text)
         if self._find is None:
             return scan
+        found = self._find(text, True)
+        if not found:
+            return scan
         bound_left, bound_right, size = self._bound_left, self._bound_right, len(text)
-        for number, start, end in self._find(text, True):
+        for number, start, end in found:
             # Most of what is found in a long text is the inside of a longer word. It is told without a call, and without
             # the keyword's own record: one of a hundred thousand is never in the processor's cache.
             if start and bound_left[number] and text[start - 1] in _ASCII_WORDS:

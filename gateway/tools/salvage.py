@@ -84,16 +84,17 @@ def replayable(text: str | None) -> str:
     return text
 
 
-def _strict(text: str) -> Any:
-    return json.loads(text, parse_constant=_no_constant)
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Made once: with settings, `json.loads` and `json.dumps` make one for each text.
+_strict = json.JSONDecoder(parse_constant=_no_constant).decode
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _dumped(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    return _dump(value).encode()
 
 
 def _kind(value: Any) -> str:

@@ -32,7 +32,10 @@ class ToolWires(msgspec.Struct, frozen=True):
 
     def differing(self, dialect: SchemaDialect) -> bytes | None:
         """The array in a dialect; None where it is `whole`'s."""
-        if not any(dialect in spec.wires for _, spec in self.own):
+        for _, spec in self.own:
+            if dialect in spec.wires:
+                break
+        else:
             return None
         return b"[" + b",".join([*self.client, *(_wire(name, spec, dialect) for name, spec in self.own)]) + b"]"
 

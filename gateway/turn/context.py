@@ -33,6 +33,7 @@ from gateway.turn.waiting import TurnApprovals
 from gateway.turn.windowing import TurnWindow
 
 _NOTHING_USED: Final = Usage()
+_NO_NAMES: Final = frozenset[str]()
 
 
 class Permit(Protocol):
@@ -291,4 +292,5 @@ class Turn(msgspec.Struct, eq=False):
     @property
     def client_tools(self) -> frozenset[str]:
         """Names of the tools the client will run itself."""
-        return frozenset(tool.name for tool in self.request.tools)
+        tools = self.request.tools
+        return frozenset([tool.name for tool in tools]) if tools else _NO_NAMES

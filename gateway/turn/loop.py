@@ -301,5 +301,5 @@ def _is_empty(message: Message) -> bool:
 def _whose(calls: tuple[ToolCall, ...], turn: Turn) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:
     """Registry calls and client calls. A name nobody offered is the Courier's to refuse, where the turn has a Courier."""
     client_tools = turn.client_tools
-    theirs = tuple(call for call in calls if call.custom or call.name in client_tools)
-    return tuple(call for call in calls if call not in theirs), theirs
+    theirs = tuple([call for call in calls if call.custom or call.name in client_tools])
+    return (tuple([call for call in calls if call not in theirs]) if theirs else calls), theirs

@@ -81,10 +81,11 @@ class ModelCalls:
 
     async def _ask(self, turn: Turn, asked: Asking) -> Round:
         pool, call = asked.pool, asked.call
-        prefer = turn.stays.get(pool.name)
-        started = self._started(turn, pool.name, prefer)
+        record, prefer = turn.record, turn.stays.get(pool.name)
+        record.emit("round.started", round=turn.machine.rounds, model=pool.name, backend=prefer)
+        started = self._clock.monotonic()
         try:
-            got = await pool.complete(call, turn.record, prefer, fallbacks=turn.fallbacks)
+            got = await pool.complete(call, record, prefer, fallbacks=turn.fallbacks)
         finally:
             turn.upstream_s += self._clock.monotonic() - started
         turn.answered_from(pool.name, got.backend, got.model)
@@ -106,7 +107,8 @@ class ModelCalls:
         tokens = _Tokens(wanted=turn.tells_tokens)
         attempt = 0
         prefer = turn.stays.get(pool.name)
-        started = self._started(turn, pool.name, prefer)
+        turn.record.emit("round.started", round=turn.machine.rounds, model=pool.name, backend=prefer)
+        started = self._clock.monotonic()
         waited = 0.0
         first: float | None = None
         wanted = started
@@ -178,10 +180,6 @@ class ModelCalls:
         )
         view.taken.update(taken)
         return view
-
-    def _started(self, turn: Turn, model: str, prefer: str | None) -> float:
-        turn.record.emit("round.started", round=turn.machine.rounds, model=model, backend=prefer)
-        return self._clock.monotonic()
 
     def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None, attempt: int) -> None:
         window, usage, told = turn.window, done.usage, done.told_usage

@@ -185,7 +185,9 @@ async def prepare(
     explicit = decision.strategy == "explicit"
 
     # The conversation: as its client sent it, and what the gateway knows of it besides.
-    private = record.private = None if snapshot.privacy is None else _private(snapshot.privacy, principal, terms)
+    private: Conversation | None = None
+    if snapshot.privacy is not None:
+        private = record.private = _private(snapshot.privacy, principal, terms)
     messages = request.messages
     goes_on = "assistant" in map(role_of, messages)
     bare = not goes_on or continuity.is_bare(record.owner, wishes.session, messages)

@@ -120,4 +120,7 @@ class Progress(msgspec.Struct, eq=False):
 
 def thoughts_of(message: Message) -> str:
     """The reasoning that a message shows."""
-    return "".join([block.text for block in message.blocks if isinstance(block, Reasoning)])
+    blocks = message.blocks
+    if len(blocks) == 1 and type(blocks[0]) is not Reasoning:  # most messages
+        return ""
+    return "".join([block.text for block in blocks if isinstance(block, Reasoning)])
