@@ -214,7 +214,7 @@ async def test_what_was_masked_is_unmasked_before_it_is_sent(tmp_path: Path, pas
         said = f"it begins plainly and then {request.messages[-1]['content']} goes on"
         return stream(*slowly(*words(said), f("stop"), DONE))
 
-    private = {"privacy": {"mode": "mask"}}
+    private: dict[str, Any] = {"privacy": {"mode": "mask"}}
     async with ScriptedUpstream(then=echo) as upstream, serving(tmp_path, config(upstream, **private)) as on:
         _, body = await asked(on, messages=[{"role": "user", "content": "13812345678"}])
         assert b"13812345678" not in upstream.requests[0].raw
