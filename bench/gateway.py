@@ -18,6 +18,8 @@ _RULES_PER_ROUTE: Final = 20
 LANES: Final = {
     "lanelong": "long",
     "lanepaced": "paced",
+    "lanesteady": "steady",
+    "laneslow": "slow",
     "lanecompatible": "compatible",
     "lanetool": "tool",
     "lanewrite": "write",
@@ -104,6 +106,8 @@ def _config(place: Path, mock_url: str, redis: str | None, *, semantic: bool) ->
             "mock": backend("/v1", "openai"),
             "long": backend("/long/v1", "openai"),
             "paced": backend("/paced/v1", "openai"),
+            "steady": backend("/steady/v1", "openai"),
+            "slow": backend("/slow/v1", "openai"),
             "compatible": backend("/v1", "compatible"),
             "tool": backend("/tools/v1", "openai"),
             "write": backend("/writes/v1", "openai"),

@@ -1,8 +1,8 @@
 """A mock upstream that costs as little as Python can: every answer is built before the first request.
 
-`/v1` answers at once, a stream in one write. `/long/v1` streams LONG events. `/paced/v1` writes one event every GAP_MS. `/tools/v1` answers a
-conversation without a tool result with a call of `noop`, and one with a result with the usual text; `/writes/v1` does the
-same with `noop_write`.
+`/v1` answers at once, a stream in one write. `/long/v1` streams LONG events. `/paced/v1`, `/steady/v1` and `/slow/v1` write an
+event at a time, as GAPS_MS says. `/tools/v1` answers a conversation without a tool result with a call of `noop`, and one with
+a result with the usual text; `/writes/v1` does the same with `noop_write`.
 Knows just enough HTTP to find the end of a request.
 """
 
@@ -15,7 +15,8 @@ from typing import Any, Final, cast
 
 import uvloop
 
-GAP_MS: Final = 2.0
+# Between two events of a stream, by the first part of the path.
+GAPS_MS: Final = {b"post /paced/": 2.0, b"post /steady/": 16.0, b"post /slow/": 1000.0}
 EVENTS: Final = 53
 LONG: Final = 2000
 
@@ -145,25 +146,26 @@ class Mock(asyncio.Protocol):
 
     def _answer(self, head: bytes, request: bytes) -> None:
         streamed = b'"stream":true' in request or b'"stream": true' in request
-        calls = CALLS.get(head[: head.index(b"/", 6) + 1])
+        first = head[: head.index(b"/", 6) + 1]
+        calls = CALLS.get(first)
         if calls is not None and b'"tool_call_id"' not in request:
             self._transport.write(calls[streamed])
         elif streamed:
-            if head.startswith(b"post /paced/"):
-                self._pace(0)
-            elif head.startswith(b"post /long/"):
+            if first in GAPS_MS:
+                self._pace(0, GAPS_MS[first] / 1000)
+            elif first == b"post /long/":
                 self._transport.write(LONG_BURST)
             else:
                 self._transport.write(BURST)
         else:
             self._transport.write(JSON)
 
-    def _pace(self, index: int) -> None:
+    def _pace(self, index: int, gap_s: float) -> None:
         if self._transport.is_closing():
             return
         self._transport.write(PACED[index])
         if index + 1 < len(PACED):
-            self._loop.call_later(GAP_MS / 1000, self._pace, index + 1)
+            self._loop.call_later(gap_s, self._pace, index + 1, gap_s)
 
 
 async def serve(port: int) -> None:

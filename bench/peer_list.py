@@ -35,9 +35,12 @@ class Peer:
         word: what stands in the prompt, for a rule of the gateway to find.
         different: prompts before they come again; None: never.
         environment: its own variables.
+        chooses: whether a word in the prompt sends the request where it shall go, as rules do.
+        lanes: whether it can be asked for another part of the mock, by such a word or by the path.
         streams: whether its streams work.
         stream_connections: of the closed loop of streams.
         seconds: the shortest window that says anything.
+        loaded: whether it is loaded at all, or only started and weighed.
         says_port: whether it chooses its port itself, and writes it to `port` in the folder.
     """
 
@@ -50,9 +53,12 @@ class Peer:
     word: str = "lane"
     different: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    chooses: bool = False
+    lanes: bool = False
     streams: bool = True
     stream_connections: int = 64
     seconds: float = 0.0
+    loaded: bool = True
     says_port: bool = False
 
 
@@ -63,6 +69,7 @@ def peers(place: Path) -> list[Peer]:
         _relay(),
         _gateway(),
         _loose(),
+        _without_encoder(),
         _tensorzero(place),
         _fastapi(),
         _portkey(place),
@@ -70,16 +77,26 @@ def peers(place: Path) -> list[Peer]:
     ]
 
 
-def _gateway(name: str = "gateway", word: str = "lane") -> Peer:
+def _gateway(name: str = "gateway", word: str = "lane", *, semantic: bool = True, loaded: bool = True) -> Peer:
     def start(folder: Path, mock: str, port: int) -> list[str]:
-        config, routes = gateway.write(folder, mock, semantic=True)
+        config, routes = gateway.write(folder, mock, semantic=semantic)
         return [
             *(sys.executable, "-m", "gateway", "serve", "--config", str(config), "--routes", str(routes)),
             *("--host", "127.0.0.1", "--port", str(port)),
         ]
 
     environment = {"PYTHONPATH": str(ROOT)}
-    return Peer(name, _package("hermes-gateway"), start, word=word, different=100, environment=environment)
+    return Peer(
+        name,
+        _package("hermes-gateway"),
+        start,
+        word=word,
+        different=100,
+        environment=environment,
+        chooses=True,
+        lanes=word == "lane",
+        loaded=loaded,
+    )
 
 
 def _loose() -> Peer:
@@ -87,12 +104,17 @@ def _loose() -> Peer:
     return _gateway("gateway, normalising", "lanecompatible")
 
 
+def _without_encoder() -> Peer:
+    """The gateway where no route is chosen by meaning: for its size alone."""
+    return _gateway("gateway, no encoder", semantic=False, loaded=False)
+
+
 def _relay() -> Peer:
     def start(_: Path, mock: str, port: int) -> list[str]:
         return [sys.executable, "-m", "bench.relay", "--upstream", mock, "--port", str(port)]
 
     version = f"starlette {_package('starlette')}, aiohttp {_package('aiohttp')}"
-    return Peer("Starlette + aiohttp relay", version, start, environment={"PYTHONPATH": str(ROOT)})
+    return Peer("Starlette + aiohttp relay", version, start, environment={"PYTHONPATH": str(ROOT)}, lanes=True)
 
 
 def _fastapi() -> Peer:
@@ -129,7 +151,7 @@ def _nginx(place: Path) -> Peer:
         return [str(program), "-p", str(folder), "-c", str(config)]
 
     said = _said([program, "-v"]) if program else None
-    return Peer("nginx", said.rpartition("/")[2] if said else None, start)
+    return Peer("nginx", said.rpartition("/")[2] if said else None, start, lanes=True)
 
 
 _TENSORZERO: Final = """

@@ -43,14 +43,19 @@ class Script:
     word: Callable[[random.Random], str]
     text: Callable[[random.Random], str]
 
+    def words(self, chance: random.Random, count: int) -> list[str]:
+        """At least so many different ones, if the script has them."""
+        return list(dict.fromkeys(self.word(chance) for _ in range(3 * count)))
+
 
 def _prose(_: random.Random) -> str:
     pages = sorted((Path(__file__).resolve().parents[1] / "docs").glob("*.md"))
     return "".join(char for page in pages for char in page.read_text(encoding="utf-8") if char.isascii())
 
 
+LATIN = Script("ASCII", lambda chance: "".join(chance.choices(_SYLLABLES, k=chance.randint(2, 5))), _prose)
 _SCRIPTS = (
-    Script("ASCII", lambda chance: "".join(chance.choices(_SYLLABLES, k=chance.randint(2, 5))), _prose),
+    LATIN,
     Script(
         "Chinese",
         lambda chance: "".join(chance.choices(_HAN, k=chance.randint(2, 4))),
@@ -64,13 +69,13 @@ def rules() -> list[str]:
     lines = []
     for script in _SCRIPTS:
         chance = random.Random(7)
-        words = list(dict.fromkeys(script.word(chance) for _ in range(3 * max(_COUNTS))))
+        words = script.words(chance, max(_COUNTS))
         text = script.text(chance)
         texts = {length: text[:length] for length in _LENGTHS}
         spent = {
             (count, length): found
             for count in _COUNTS
-            for length, found in zip(_LENGTHS, _measured(words[:count], [*texts.values()]), strict=True)
+            for length, found in zip(_LENGTHS, decided_in(words[:count], [*texts.values()]), strict=True)
         }
         lines += [_line(script, length, spent) for length in _LENGTHS]
     return lines
@@ -87,8 +92,8 @@ def _line(script: Script, length: int, spent: dict[tuple[int, int], float]) -> s
     )
 
 
-def _measured(words: Sequence[str], texts: Sequence[str]) -> list[float]:
-    """Microseconds a decision takes, by text. The last keyword stands at the text's end, so that a rule decides."""
+def decided_in(words: Sequence[str], texts: Sequence[str]) -> list[float]:
+    """Microseconds that a decision takes, by text. The last keyword stands at the text's end, so that a rule decides."""
     routes = [
         RouteConfig(route=f"r{number}", model="m", keywords=tuple(words[number::_ROUTES]))
         for number in range(min(_ROUTES, len(words)))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,47 @@ class _MadeUp(WrappedEncoder):
         return await self._inner.encode(texts)
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What decisions by meaning took.
+
+    Attributes:
+        cpu_ms: of each that was never seen before, CPU milliseconds.
+        encoder_ms: of each, the encoder's own part.
+        wall_ms: of each, by the clock.
+        learnt_s: CPU seconds before the first.
+        remembered_us: CPU microseconds of one that was seen before.
+    """
+
+    cpu_ms: Sequence[float]
+    encoder_ms: Sequence[float]
+    wall_ms: Sequence[float]
+    learnt_s: float
+    remembered_us: float
+
+    @property
+    def added_ms(self) -> float:
+        """What routing adds to the encoder's part, the median."""
+        return statistics.median(whole - part for whole, part in zip(self.cpu_ms, self.encoder_ms, strict=True))
+
+    def said(self, what: str, alone_ms: float, reach: float | None) -> list[str]:
+        """As lines; `alone_ms` is what the encoder takes on a quiet machine, where a decision shall take `reach`."""
+        whole, part = statistics.median(self.cpu_ms), statistics.median(self.encoder_ms)
+        quiet = alone_ms * whole / part
+        goal = "" if reach is None else f", {quiet:.2f} where the encoder takes {alone_ms:g} (reach {reach:g})"
+        unseen = (
+            f"decision {what}, never seen, CPU ms, p50: {whole:.2f} = encoder {part:.2f} + routing {self.added_ms:.2f}, "
+            f"{whole / part:.2f} times the encoder{goal}; p95 {_p95(self.cpu_ms):.2f}; "
+            f"wall p50 {statistics.median(self.wall_ms):.2f}; {1000 / statistics.fmean(self.cpu_ms):,.0f} a second and "
+            f"core; head learnt in {self.learnt_s:.1f} s of CPU"
+        )
+        known = (
+            f"decision {what}, remembered: {self.remembered_us:.1f} µs (reach 20); "
+            f"{1e6 / self.remembered_us:,.0f} a second and core"
+        )
+        return [unseen, known]
+
+
 def _encoder(name: str) -> _TimedMultilingual | _TimedMiniLM:
     return _TimedMultilingual() if name == "multilingual" else _TimedMiniLM()
 
@@ -125,7 +167,8 @@ def cold_decision(intents: IntentSet) -> list[str]:
         timed = _encoder(name)
         encoder = RememberingEncoder(BatchingEncoder(timed))
         said = f"by meaning, {name}, {len(utterances):,} utterances of {len(routes)} routes"
-        lines += asyncio.run(_asked(said, routes, encoder, timed, questions, _ENCODER_ALONE[name], _REACH[name]))
+        decided = asyncio.run(_asked(routes, encoder, timed, questions))
+        lines += decided.said(said, _ENCODER_ALONE[name], _REACH[name])
     return lines
 
 
@@ -134,14 +177,19 @@ def by_size(intents: IntentSet) -> list[str]:
     questions = intents.part("test").texts[:_ASKED]
     lines = []
     for count, routes in _SIZES:
-        timed = _encoder("multilingual")
-        known = _made_up(count, routes, timed.dimensions)
-        encoder = _MadeUp(BatchingEncoder(timed), known)
-        texts = list(known)
-        configs = [_route(number, texts[number::routes]) for number in range(routes)]
         said = f"by meaning, multilingual, {count:,} made-up utterances of {routes} routes"
-        lines += asyncio.run(_asked(said, configs, encoder, timed, questions, _ENCODER_ALONE["multilingual"], None))
+        lines += decided_among(count, routes, questions).said(said, _ENCODER_ALONE["multilingual"], None)
     return lines
+
+
+def decided_among(count: int, routes: int, questions: Sequence[str]) -> Decided:
+    """Decisions about these texts, with so many made-up utterances shared by so many routes."""
+    timed = _encoder("multilingual")
+    known = _made_up(count, routes, timed.dimensions)
+    encoder = _MadeUp(BatchingEncoder(timed), known)
+    texts = list(known)
+    configs = [_route(number, texts[number::routes]) for number in range(routes)]
+    return asyncio.run(_asked(configs, encoder, timed, questions))
 
 
 def _made_up(count: int, routes: int, dimensions: int) -> dict[str, NDArray[np.float32]]:
@@ -160,14 +208,11 @@ def _route(number: int, utterances: Iterable[str]) -> RouteConfig:
 
 
 async def _asked(
-    said: str,
     routes: Sequence[RouteConfig],
     encoder: Encoder,
     timed: _TimedMultilingual | _TimedMiniLM,
     questions: Sequence[str],
-    alone: float,
-    reach: float | None,
-) -> list[str]:
+) -> Decided:
     # Fixed numbers: finding them takes minutes for the largest, and a decision by them takes as long.
     config = RouterConfig.model_validate(
         {"default": "m", "semantic": {"timeout_ms": 60_000, "threshold": 0.3, "margin": 0.01}}
@@ -175,7 +220,7 @@ async def _asked(
     router = CompositeRouter(routes, config, "1-bench", encoder, SystemClock(), ["m"])
     begun = time.process_time()
     await router.prepare()
-    prepared = time.process_time() - begun
+    learnt = time.process_time() - begun
     timed.spent.clear()
     wall, spent = [], []
     for text in questions:
@@ -183,20 +228,10 @@ async def _asked(
         await router.decide(Facts(text))
         spent.append((time.process_time() - cpu) * 1000)
         wall.append((time.perf_counter() - begun) * 1000)
-    own = [whole - part for whole, part in zip(spent, timed.spent, strict=True)]
-    whole, part, added = statistics.median(spent), statistics.median(timed.spent), statistics.median(own)
-    quiet = alone * whole / part
     remembered = await microseconds(router, Facts(questions[0]), _REMEMBERED_BATCH)
     await router.close()
     await encoder.close()
-    goal = "" if reach is None else f", {quiet:.2f} where the encoder takes {alone:g} (reach {reach:g})"
-    unseen = (
-        f"decision {said}, never seen, CPU ms, p50: {whole:.2f} = encoder {part:.2f} + routing {added:.2f}, "
-        f"{whole / part:.2f} times the encoder{goal}; p95 {_p95(spent):.2f}; wall p50 {statistics.median(wall):.2f}; "
-        f"{1000 / statistics.fmean(spent):,.0f} a second and core; head learnt in {prepared:.1f} s of CPU"
-    )
-    known = f"decision {said}, remembered: {remembered:.1f} µs (reach 20); {1e6 / remembered:,.0f} a second and core"
-    return [unseen, known]
+    return Decided(spent, list(timed.spent), wall, learnt, remembered)
 
 
 def _p95(spent: Sequence[float]) -> float:

@@ -40,6 +40,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.trace import TraceWriter
 from gateway.observe.usage import UsageWriter
+from gateway.routing.router import Router
 from gateway.runs.approved import ApprovedHandler
 from gateway.runs.compensation import CompensationHandler
 from gateway.runs.engine import USUAL_PACE, Engine, Pace
@@ -77,6 +78,8 @@ from gateway.turn.undoing import Undoing
 
 # Seconds between two looks at whether this process is about to stop.
 _LOOK_S = 0.1
+# Seconds that those who waited for the start have for their first requests, before the encoder's weights are read.
+_FIRST_S = 0.1
 
 _log = structlog.stdlib.get_logger("gateway.config")
 
@@ -110,6 +113,7 @@ async def open_gateway(
     siblings: Siblings | None = None,
     executes: bool | None = None,
     pace: Pace = USUAL_PACE,
+    listening: asyncio.Event | None = None,
 ) -> AsyncIterator[Gateway]:
     """Build everything, serve while the caller holds it, close everything in reverse.
 
@@ -124,6 +128,7 @@ async def open_gateway(
         siblings: the other worker processes of this gateway, where there are any.
         executes: whether this process executes background runs; by default where no queue is shared with others.
         pace: of leases and looks.
+        listening: set once connections are accepted, which the encoder's loading waits for; None: it waits for nothing.
 
     Raises:
         ConfigError: the files or the environment are wrong.
@@ -360,7 +365,7 @@ async def open_gateway(
             vault,
         )
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
-        preparing = asyncio.create_task(first.router.prepare(), name="encoder")
+        preparing = asyncio.create_task(_prepare(first.router, listening), name="encoder")
         stack.push_async_callback(_stop, preparing)
         watch = Watch(config_path, routes_path, [builder.root / place for place in first.config.tools.plugins], replica)
         stack.push_async_callback(watch.close)
@@ -396,6 +401,14 @@ def _drafts(
         return made
 
     return draft
+
+
+async def _prepare(router: Router, listening: asyncio.Event | None) -> None:
+    """Load what deciding by meaning needs, behind what a start is waited for: reading weights takes a core for seconds."""
+    if listening is not None:
+        await listening.wait()
+        await asyncio.sleep(_FIRST_S)
+    await router.prepare()
 
 
 async def _drain_runs(drain: Drain, engine: Engine, grace_s: float) -> None:

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from dotenv import dotenv_values
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.errors import ConfigError, Problem
 
@@ -27,17 +25,15 @@ UNSERVED: Final = (
 )
 
 
-class Settings(BaseSettings):
-    """The environment, read once. Empty values count as unset.
+class Settings(BaseModel):
+    """The environment, read once by `read_settings`.
 
     Attributes:
         variables: everything that `${NAME}` in the files may name: the environment laid over `.env`.
         warnings: what is set and has no effect, as sentences for the log.
     """
 
-    model_config = SettingsConfigDict(
-        env_ignore_empty=True, case_sensitive=True, extra="ignore", frozen=True, protected_namespaces=()
-    )
+    model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
     gateway_config: Path | None = Field(default=None, validation_alias="GATEWAY_CONFIG")
     gateway_routes: Path | None = Field(default=None, validation_alias="GATEWAY_ROUTES")
@@ -97,12 +93,7 @@ def read_settings(env_file: Path | None = Path(".env")) -> Settings:
     ]
     settings: Settings | None = None
     try:
-        settings = Settings(
-            _env_file=env_file,
-            _env_file_encoding="utf-8",
-            variables=variables,
-            warnings=_warnings(variables),
-        )
+        settings = Settings.model_validate({**variables, "variables": variables, "warnings": _warnings(variables)})
     except ValidationError as error:
         problems += _value_problems(error)
     if settings is not None:
@@ -115,10 +106,14 @@ def read_settings(env_file: Path | None = Path(".env")) -> Settings:
 def _variables(env_file: Path | None) -> dict[str, str]:
     stored: Mapping[str, str | None] = {}
     if env_file is not None and env_file.is_file():
+        # Whoever has no such file need not load what reads it.
+        from dotenv import dotenv_values
+
         try:
             stored = dotenv_values(env_file, encoding="utf-8", interpolate=False)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError((Problem(str(env_file), 0, f"cannot be read: {error}"),)) from error
+    # Empty values count as unset.
     merged = {**stored, **os.environ}
     return {name: value for name, value in merged.items() if value}
 

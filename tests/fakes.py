@@ -143,6 +143,9 @@ class RecordingSink:
         assert chunks, "an empty batch is not sent"
         self._read(self._writer.frames(chunks))
 
+    def straight(self) -> None:
+        return None
+
     async def add(self, text: str) -> None:
         self._read(self._writer.chunk({"content": text} if self.chunks else {"role": "assistant", "content": text}))
 

@@ -135,9 +135,7 @@ async def replica(
     async with wire(server) as way:
         if away:
             way.cut()
-        environment = Settings(
-            _env_file=None, REDIS_URL=way.url, DATABASE_URL=f"sqlite:///{folder / 'hermes.db'}", **variables
-        )
+        environment = Settings(REDIS_URL=way.url, DATABASE_URL=f"sqlite:///{folder / 'hermes.db'}", **variables)
         async with (
             open_gateway(folder / "gateway.yaml", folder / "routes", environment, root=folder) as gateway,
             listening(gateway) as url,

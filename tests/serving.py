@@ -131,7 +131,7 @@ async def serving(
         write_route(folder, name, route)
     async with (
         open_gateway(
-            folder / "gateway.yaml", folder / "routes", settings or Settings(_env_file=None), root=folder, **options
+            folder / "gateway.yaml", folder / "routes", settings or Settings(), root=folder, **options
         ) as gateway,
         listening(gateway) as url,
         aiohttp.ClientSession() as http,
@@ -153,6 +153,7 @@ async def listening(gateway: Gateway) -> AsyncIterator[str]:
             gateway.app,
             loop="none",
             http=Connection,
+            interface="asgi3",
             ws="none",
             lifespan="off",
             log_config=None,

@@ -171,7 +171,7 @@ _HEADER = re.compile(r"authorization|traceparent|[a-z]+(-[a-z]+)+")
 
 
 def headers_of_the_api() -> tuple[set[str], set[str]]:
-    """Headers that are looked for, and headers that are sent: a pair of bytes whose first part is a name is one sent."""
+    """Headers that are looked for, and headers that are sent: a pair of bytes whose first part is a name, or a line of a head."""
     asked: set[str] = set()
     sent: set[str] = set()
     for path in sorted((ROOT / "gateway" / "api").glob("*.py")):
@@ -184,7 +184,18 @@ def headers_of_the_api() -> tuple[set[str], set[str]]:
                 asked |= _names(node.keys)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
                 asked |= _names(node.args)
-    return asked, sent
+            elif isinstance(node, ast.JoinedStr):
+                parts = [str(each.value) for each in node.values if isinstance(each, ast.Constant)]
+                sent |= set(_LINE.findall("\0".join(parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, bytes):
+                sent |= set(_LINE.findall(node.value.decode("latin-1")))
+    return asked, sent - _FRAMING
+
+
+# The server's own, of no interest to who reads answers.
+_FRAMING = {"connection", "transfer-encoding"}
+# At the beginning of a head's line, which ends with a line break.
+_LINE = re.compile(r"(?:^|%b|\r\n)([a-z][a-z-]+): [^\r]*(?=\r\n)")
 
 
 def _names(nodes: Iterable[ast.expr | None]) -> set[str]:
@@ -400,7 +411,7 @@ def test_yaml_examples_are_what_the_loader_takes(example: Example, tmp_path: Pat
     for member in [member for model in whole["models"].values() for member in model["backends"]]:
         whole["backends"].setdefault(member if isinstance(member, str) else member["name"], {"provider": "demo"})
     (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
-    settings = Settings(_env_file=None, variables=variables)
+    settings = Settings(variables=variables)
     bundle = load(tmp_path / "gateway.yaml", tmp_path / "routes", settings)
     assert len(bundle.routes) == ("route" in document.value)
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from typing import Final
 
 from starlette.types import Scope
 
 from gateway.security.principal import Origin
+
+# In the scope: the origin of every request of a connection that no proxy speaks for.
+ORIGIN: Final = "gateway.origin"
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _UNKNOWN = "unknown"
@@ -25,8 +29,10 @@ def peer_of(scope: Scope) -> str:
 
 def origin_of(scope: Scope, trusted: Sequence[str]) -> Origin:
     """Both the peer and the client's address."""
-    peer = peer_of(scope)
-    return Origin(peer, address_of(scope, trusted) if trusted else peer)
+    if not trusted:
+        origin: Origin = scope[ORIGIN]
+        return origin
+    return Origin(peer_of(scope), address_of(scope, trusted))
 
 
 def address_of(scope: Scope, trusted: Sequence[str]) -> str:

@@ -5,10 +5,11 @@ Knows the paths and the short way of the hot ones. Does not know how what stands
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,7 +18,6 @@ from gateway.api.audit import audit_endpoints
 from gateway.api.chat_completions import ChatCompletions
 from gateway.api.config import config_endpoints
 from gateway.api.conversations import conversations_endpoints
-from gateway.api.edge import Edge
 from gateway.api.effects import effects_endpoints
 from gateway.api.health import health_endpoints
 from gateway.api.keys import keys_endpoints
@@ -36,30 +36,35 @@ from gateway.api.tools import tools_endpoints
 from gateway.api.traces import traces_endpoints
 from gateway.api.usage import usage_endpoints
 
+Endpoint = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+
 
 class GatewayApp(Starlette):
     """Starlette, with a short way for the endpoints that carry the load: past its middleware and its routing, which cost
-    more than everything the gateway itself does to a small request.
+    more than everything the gateway itself does to a small request. What fails inside is for whoever serves it to answer.
     """
 
-    def __init__(self, hot: Mapping[str, ASGIApp], routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, hot: Mapping[str, Endpoint], routes: Sequence[BaseRoute]) -> None:
         super().__init__(
             routes=[*(Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items()), *routes],
-            middleware=[Middleware(Edge)],
             exception_handlers=MISSING,
         )
-        self._hot = {path: Edge(endpoint) for path, endpoint in hot.items()}
+        self._hot = hot
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        await (hot or super().__call__)(scope, receive, send)
+    def build_middleware_stack(self) -> ASGIApp:
+        """Without Starlette's own answer to defects: it would be no JSON."""
+        return ExceptionMiddleware(self.router, handlers=self.exception_handlers)
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """Handle one request; awaited, which is a coroutine less than to await in here."""
+        hot = self._hot.get(scope["path"]) if scope["method"] == "POST" else None
+        return (hot or super().__call__)(scope, receive, send)
 
 
 def create_app(services: Services) -> GatewayApp:
     """The ASGI app over the given objects."""
     chat = ChatCompletions(services.turns, services.versions, services.clock, services.runs, services.drain)
-    hot: dict[str, ASGIApp] = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat)
+    hot: dict[str, Endpoint] = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), chat)
     hot |= dict.fromkeys(("/v1/responses", "/responses"), Responses(services))
     routes: list[BaseRoute] = []
     for endpoints in (

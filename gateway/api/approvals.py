@@ -114,7 +114,7 @@ def approvals_endpoints(services: Services) -> Router:
     async def approve(request: Request, approval_id: str) -> dict[str, Any]:
         principal, row = await callers.found(request, approval_id)
         refuse_decision(principal, row, desk.config)
-        said = _read(await read_body(request.scope, request.receive, _LIMIT_BYTES) or b"{}", _Approval)
+        said = _read(await read_body(request.scope, _LIMIT_BYTES) or b"{}", _Approval)
         spec = services.versions.serving.tools.specs.get(row.tool)
         if (
             row.kind == "call"
@@ -132,7 +132,7 @@ def approvals_endpoints(services: Services) -> Router:
     async def reject(request: Request, approval_id: str) -> dict[str, Any]:
         principal, row = await callers.found(request, approval_id)
         refuse_decision(principal, row, desk.config)
-        said = _read(await read_body(request.scope, request.receive, _LIMIT_BYTES), _Rejection)
+        said = _read(await read_body(request.scope, _LIMIT_BYTES), _Rejection)
         if not said.reason.strip():
             raise InvalidRequest("`reason` must say why: the model is told, and answers.", param="reason")
         decided = await desk.decide(row, "rejected", by=principal.owner, reason=said.reason)

@@ -17,10 +17,22 @@ from gateway.api.local import refuse_strangers
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.security.keys import LOCAL, KeyRing
 from gateway.security.principal import Principal
-from gateway.turn.prepare import Wishes
+from gateway.turn.prepare import NO_WISHES, Wishes
 
-# Of the contract too, under names of others.
-_SPECIAL = frozenset({b"idempotency-key", b"x-stainless-retry-count"})
+# Headers that wish for something; the last two under names of others.
+_SPECIAL = frozenset(
+    {
+        b"x-gateway-user",
+        b"x-gateway-tags",
+        b"x-gateway-tools",
+        b"x-gateway-fallbacks",
+        b"x-gateway-events",
+        b"x-gateway-deadline-ms",
+        b"x-gateway-session",
+        b"idempotency-key",
+        b"x-stainless-retry-count",
+    }
+)
 # Longer than any key that means to be one.
 _LONGEST_KEY = 255
 _LONGEST_USER = 256
@@ -39,20 +51,19 @@ async def read_headers(
         InvalidRequest: a header that cannot be read.
         StoreUnavailable: it cannot be found out whose key it is.
     """
-    authorization: str | None = None
-    api_key: str | None = None
+    # Clients send a dozen headers and more: looked up, not looked through.
+    sent: dict[bytes, bytes] = dict(scope["headers"])
+    authorization = str(sent[b"authorization"], "latin-1") if b"authorization" in sent else None
+    api_key = str(sent[b"x-api-key"], "latin-1") if b"x-api-key" in sent else None
+    principal = keys.remembered(authorization, api_key, now)
+    if principal is None:
+        principal = await keys.identify(authorization, api_key, now)
     special: dict[bytes, str] = {}
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            authorization = str(value, "latin-1")
-        elif name == b"x-api-key":
-            api_key = str(value, "latin-1")
-        elif name == b"x-stainless-retry-count" and value == b"0":
-            pass  # with every first request of OpenAI's SDKs, which asks for nothing special
-        elif name.startswith(b"x-gateway-") or name in _SPECIAL:
-            # White space around a value is none of it (RFC 9110, 5.5); the parser leaves what stands behind.
-            special[name] = str(value.strip(b" \t"), "latin-1")
-    principal = await keys.identify(authorization, api_key, now)
+    if not _SPECIAL.isdisjoint(sent):
+        # White space around a value is none of it (RFC 9110, 5.5); the parser leaves what stands behind.
+        special = {name: str(sent[name].strip(b" \t"), "latin-1") for name in _SPECIAL if name in sent}
+        if special.get(b"x-stainless-retry-count") == "0":
+            del special[b"x-stainless-retry-count"]  # with every first request of OpenAI's SDKs: nothing special
     if principal is LOCAL:
         refuse_strangers(scope)
         principal = replaced(principal, address=address_of(scope, keys.trusted_proxies))
@@ -61,7 +72,7 @@ async def read_headers(
     if special:
         principal, wishes = _with_special(principal, special)
     else:
-        wishes = _NO_WISHES
+        wishes = NO_WISHES
     if forward:
         kept = {str(name, "latin-1"): str(value, "latin-1") for name, value in scope["headers"]}
         wishes = replace(wishes, headers={name: kept[name] for name in forward if name in kept})
@@ -91,9 +102,6 @@ async def caller(scope: Scope, keys: KeyRing, now: float, *, role: str | None = 
     if role is not None and role not in principal.roles:
         raise NotAllowed(f"This needs a key with the role `{role}`.")
     return principal
-
-
-_NO_WISHES = Wishes()
 
 
 def _named_elsewhere(scope: Scope, keys: KeyRing, principal: Principal, special: dict[bytes, str]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,14 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.address import origin_of
 from gateway.api.auth import for_user, read_headers
-from gateway.api.edge import TRACE_ID
+from gateway.api.cycle import CYCLE, ClientGone, Cycle
 from gateway.api.errors import describe, internal
-from gateway.api.http import ClientGone, read_body, send_error, send_json
-from gateway.api.patience import Patience
+from gateway.api.http import read_body
 from gateway.api.services import Drain
 from gateway.api.sse import SILENCE_S, ChatStream
 from gateway.api.standing import standing_headers
-from gateway.api.told import answer_headers
+from gateway.api.told import answer_lines
 from gateway.chat.answer import Choice
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.codecs.functions import FunctionsWriter, functions_answer
@@ -48,9 +46,6 @@ from gateway.turn.stream import end_chunk, whole_chunk
 ENDPOINT = "/v1/chat/completions"
 # Seconds a client that does not read may keep a stopping gateway from stopping.
 _LAST_WORD_S = 1.0
-
-# Seconds a turn runs before its client's connection is watched.
-_WATCH_AFTER_S = 0.05
 
 
 class ChatCompletions:
@@ -81,11 +76,11 @@ class ChatCompletions:
         self._runs = runs
         self._drain = drain
         self._silence_s = silence_s
-        self._patience = Patience(_WATCH_AFTER_S)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Answer one request."""
-        trace_id: str = scope[TRACE_ID]
+        cycle: Cycle = scope[CYCLE]
+        trace_id = cycle.trace_id
         principal: Principal | None = None
         origin = NOWHERE
         try:
@@ -95,7 +90,7 @@ class ChatCompletions:
                 scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers
             )
             limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
-            body = await read_body(scope, receive, limit_bytes)
+            body = await read_body(scope, limit_bytes)
             # What a session goes on from is not in the request.
             kept = wishes.session is not None and snapshot.config.context.sessions.store
             request = decode_request(body, paired=not kept)
@@ -104,35 +99,44 @@ class ChatCompletions:
                 self._drain.refuse()
                 new = chat_run(request, body, principal, wishes, trace_id, self._clock.now(), origin)
                 refuse_hopeless(request, principal, snapshot)
-                await send_json(send, 202, _taken_on(await self._runs.submit(new), request.model))
+                cycle.answer(202, _taken_on(await self._runs.submit(new), request.model))
                 return
         except ClientGone:
             return
         except GatewayError as error:
             self._turns.refuse(trace_id, principal, ENDPOINT, error, origin)
-            await send_error(send, describe(error))
+            cycle.fail(describe(error))
             return
-        exchange = _Exchange(self._turns, trace_id, principal, request, body, wishes, origin, send, self._silence_s)
-        await exchange.run(receive, self._patience)
+        exchange = _Exchange(self._turns, cycle, send, principal, request, body, wishes, origin, self._silence_s)
+        cycle.on_gone = exchange.left
+        try:
+            await exchange.run()
+        finally:
+            cycle.on_gone = None
 
 
 class _Exchange:
     """One request and its answer, until one of both sides has had enough."""
 
+    _stream: ChatStream | None = None
+    _turn: Turn | None = None
+    _answered = False
+    _gone = False
+
     def __init__(
         self,
         turns: Turns,
-        trace_id: str,
+        cycle: Cycle,
+        send: Send,
         principal: Principal,
         request: ChatRequest,
         body: bytes,
         wishes: Wishes,
         origin: Origin,
-        send: Send,
         silence_s: float,
     ) -> None:
         self._turns = turns
-        self._trace_id = trace_id
+        self._cycle = cycle
         self._principal = principal
         self._request = request
         self._body = body
@@ -140,25 +144,13 @@ class _Exchange:
         self._origin = origin
         self._send = send
         self._silence_s = silence_s
-        self._stream: ChatStream | None = None
-        self._turn: Turn | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._answered = False
-        self._gone = False
-        self._task: asyncio.Task[Any] | None = None
-        self._receive: Receive | None = None
+        self._task = asyncio.current_task()
 
-    async def run(self, receive: Receive, patience: Patience) -> None:
-        """Run the turn; stop it when the client goes away."""
-        loop = asyncio.get_running_loop()
-        task = self._task = asyncio.current_task(loop)
-        assert task is not None
-        self._receive = receive
-        # Most turns are over before anybody could have lost patience: only the others get a task that watches.
-        watch = patience.begin(self._lasts, loop)
+    async def run(self) -> None:
+        """Run the turn, and answer."""
         try:
-            result = await self._turns.answer(
-                self._trace_id,
+            await self._turns.answer(
+                self._cycle.trace_id,
                 self._principal,
                 self._request,
                 self._wishes,
@@ -166,8 +158,8 @@ class _Exchange:
                 self._begun,
                 self._body,
                 self._origin,
+                self._deliver,
             )
-            await self._complete(result)
             if self._turn is not None and self._turn.joinable is not None:
                 self._turns.joining.delivered(self._turn.joinable)
         except GatewayError as error:
@@ -180,7 +172,7 @@ class _Exchange:
             else:
                 if self._stream is not None:
                     self._stream.close()
-                await send_error(self._send, answer)
+                self._cycle.fail(answer)
         except Exception:
             self._answered = True
             if self._stream is not None and self._stream.started and not self._stream.ended:
@@ -192,11 +184,9 @@ class _Exchange:
                 await self._cut_off()
                 raise
             # Nobody is left to answer; the turn is over and recorded.
-            task.uncancel()
+            assert self._task is not None
+            self._task.uncancel()
         finally:
-            watch.end()
-            if self._watcher is not None:
-                self._watcher.cancel()
             if self._stream is not None:
                 self._stream.close()
 
@@ -205,12 +195,12 @@ class _Exchange:
         if self._answered or (self._stream is not None and self._stream.ended):
             return
         answer = describe(Draining("The gateway stopped before the answer was complete."))
+        if self._stream is None or not self._stream.started:
+            self._cycle.fail(answer)
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORD_S):
-                if self._stream is not None and self._stream.started:
-                    await self._stream.fail(answer)
-                else:
-                    await send_error(self._send, answer)
+                await self._stream.fail(answer)
 
     def _begun(self, turn: Turn) -> ChatStream | None:
         self._turn = turn
@@ -221,37 +211,35 @@ class _Exchange:
         self._stream = ChatStream(
             self._send,
             lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
-            lambda: answer_headers(turn),
+            lambda: answer_lines(turn),
+            self._cycle.write_at_once,
             include_usage=turn.request.include_usage,
             silence_s=self._silence_s,
         )
         # A hook that may change an answer has to see all of it first: then the turn runs unstreamed.
         return None if turn.snapshot.hooks.reach is None else self._stream
 
-    async def _complete(self, result: TurnResult) -> None:
+    async def _deliver(self, result: TurnResult) -> None:
         assert self._turn is not None
         self._answered = True
         if self._stream is None:
             assert result.body is not None
             body = functions_answer(result.body) if self._turn.request.functions else result.body
-            await send_json(self._send, 200, body, answer_headers(self._turn))
+            self._cycle.answer(200, body, answer_lines(self._turn))
         elif not self._stream.ended:
             await _send_whole(self._stream, result, self._turn)
+        # The event loop writes when it comes round: what is left to do for the turn is done after that.
+        await asyncio.sleep(0)
 
-    def _lasts(self) -> None:
-        """It takes longer than most: look whether its client is still there."""
-        assert self._receive is not None
+    def left(self) -> None:
+        """The client has gone away: nobody waits for the answer any more."""
+        if self._answered or (self._stream is not None and self._stream.ended):
+            return
+        self._gone = True
+        if self._turn is not None:
+            self._turn.gone_away = True
         assert self._task is not None
-        self._watcher = asyncio.get_running_loop().create_task(self._watch(self._receive, self._task.cancel))
-
-    async def _watch(self, receive: Receive, cancel: Callable[[], bool]) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        if not self._answered and not (self._stream is not None and self._stream.ended):
-            self._gone = True
-            if self._turn is not None:
-                self._turn.gone_away = True
-            cancel()
+        self._task.cancel()
 
 
 async def _send_whole(stream: ChatStream, result: TurnResult, turn: Turn) -> None:

@@ -45,7 +45,7 @@ def config_endpoints(services: Services) -> Router:
     @router.post("/config/rollback")
     async def roll_back(request: Request) -> JSONResponse:
         await caller(request.scope, services.versions.current.keys, services.clock.now(), role="admin")
-        body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
+        body = await read_body(request.scope, _LIMIT_BYTES)
         try:
             wanted = msgspec.json.decode(body, type=_Rollback) if body.strip() else _Rollback()
         except msgspec.MsgspecError as error:

@@ -1,32 +1,44 @@
-"""One client's connection: what uvicorn's HTTP protocol leaves open.
+"""One client's connection: bytes to requests, one answered after the other.
 
-Knows bytes and their timing, before there is a request: clients that never finish one, an `Upgrade` nobody serves, bytes that
-are no HTTP. Does not know endpoints.
+Knows bytes and their timing: requests that come behind each other, clients that never finish one, an `Upgrade` nobody serves, bytes
+that are no HTTP. What is well-formed is llhttp's to say. Does not know endpoints. Stands in the place of uvicorn's protocol, under its
+server: a request that meets nothing unusual is to cost next to nothing here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from typing import Any
 from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import Scope
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
 
-from gateway.api.cycle import Cycle
+from gateway.api.address import ORIGIN, peer_of
+from gateway.api.cycle import CYCLE, Cycle
 from gateway.api.errors import ErrorAnswer
-from gateway.api.http import JSON_TYPE
-from gateway.ids import new_trace_id
+from gateway.security.principal import Origin
 
 # A body that is still coming has to bring at least this much in each `Connection.patience_s`.
 _LEAST_BYTES = 4096
-# How often a connection is looked at in that time: a client is let go after at most a quarter more of it.
-_LOOKS = 4
+# How often a connection is looked at in that time. What is between two looks is not measured, so a client is let go after at most a
+# quarter more of it.
+_LOOKS = 8
+# Requests that may wait behind a running one. Reading goes on until there are as many: else nobody would see the client leave.
+_MOST_WAITING = 8
 _UPGRADES = frozenset({b"upgrade", b"http2-settings"})
 
+_log = logging.getLogger("uvicorn.error")
 
-class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, with an end to its patience, an ear for requests that offer an upgrade, and a cycle of our own.
+
+class Connection(asyncio.Protocol):
+    """What uvicorn's server makes of each connection it accepts.
 
     Attributes:
         patience_s: seconds a client may take for the head of a request, and for each `_LEAST_BYTES` of its body.
@@ -34,126 +46,223 @@ class Connection(HttpToolsProtocol):
 
     patience_s = 60.0
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    transport: asyncio.Transport
+    flow: FlowControl
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],  # noqa: ARG002 - uvicorn's, by name
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._app = config.loaded_app
+        self._keep_alive_s = config.timeout_keep_alive
+        self._server = server_state
+        self._loop = _loop or asyncio.get_running_loop()
+        # llhttp gives a body in pieces, and calls the list's own method.
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
+        self._parser = self._new_parser()
+        # The request that is being read.
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._offers_upgrade = False
+        # What is the same for most requests of a connection is read once.
+        self._asked: tuple[bytes, bytes, str] | None = None
+        self._scope: dict[str, Any] = {}
+        # The one that is being answered, the newest, and those between them: a client may ask without waiting for answers.
+        self._running: Cycle | None = None
+        self._newest: Cycle | None = None
+        self._waiting: deque[tuple[Cycle, Scope]] = deque()
         # A request that is not complete: its head (`_in_body` false) or its body.
         self._incomplete = True
         self._in_body = False
-        self._window_at = 0.0
+        # Since when the timer has seen it incomplete, or nothing at all; None where it has not looked since.
+        self._since: float | None = None
         self._window_bytes = 0
-        self._idle_at = 0.0
         self._look_again: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to listen, and to count the time."""
-        super().connection_made(transport)
-        self._window_at = self.loop.time()
-        self._look_again = self.loop.call_later(self.patience_s / _LOOKS, self._look)
+        self._server.connections.add(self)  # type: ignore[arg-type]
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        self._since = self._loop.time()
+        self._look_again = self._loop.call_later(self.patience_s / _LOOKS, self._look)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+    def connection_lost(self, _: Exception | None) -> None:
+        """End: whoever is being answered is told."""
         if self._look_again is not None:
             self._look_again.cancel()
             self._look_again = None
-        super().connection_lost(exc)
+        self._server.connections.discard(self)
+        self._waiting.clear()
+        if self._running is not None:
+            self._running.lost()
+        self._running = self._newest = None
+        self.flow.resume_writing()
+        self.transport.close()
+        self._parser = None  # it refers to this
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn's, but a request that offers an upgrade is read as if it did not: its body is lost otherwise."""
+        """Read. A request that offers an upgrade is read as if it did not: its body is lost otherwise."""
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self.send_400_response("The request is not valid HTTP.")
+            self._refuse_unread("The request is not valid HTTP.")
         except httptools.HttpParserUpgrade as upgrade:
-            if self.parser.get_method() == b"CONNECT":
-                self.send_400_response("CONNECT is not served here.")
+            if self._parser.get_method() == b"CONNECT":
+                self._refuse_unread("CONNECT is not served here.")
                 return
             again = self._plain_head() + data[upgrade.args[0] :]
             self._offers_upgrade = False
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._parser = self._new_parser()
             self.data_received(again)
+            return
+        if self._pieces:  # of a body that is not complete
+            self._feed(self._pieces)
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be read as a request."""
-        self.logger.warning(msg)
-        self._refuse(ErrorAnswer(400, msg, "invalid_request_error", None, None, ()))
+    def pause_writing(self) -> None:
+        """The client takes its answers slower than they are made."""
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has taken enough of them."""
+        self.flow.resume_writing()
+        self._next()
+
+    def shutdown(self) -> None:
+        """The server stops: what was asked is answered, and nothing after it."""
+        if self._running is None or self._newest is None or self._newest.complete:
+            self.transport.close()
+        else:
+            self._newest.keep_alive = False
+
+    # What the parser tells.
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        super().on_message_begin()
+        self._url = b""
+        self._headers = []
         self._incomplete = True
         self._in_body = False
-        self._window_at = self.loop.time()
+        self._since = None
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of its URL."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One of its headers."""
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Its head is there; one that offers an upgrade is read again without the offer."""
-        if self.parser.should_upgrade():
+        parser = self._parser
+        if parser.should_upgrade():
             self._offers_upgrade = True
             return
         self._in_body = True
         self._window_bytes = 0
-        self._begin_cycle()
-
-    def _begin_cycle(self) -> None:
-        """As uvicorn's `on_headers_complete`, without what is switched off here, and with a cycle of our own."""
-        version = self.parser.get_http_version()
-        scope: Any = self.scope
-        scope["method"] = self.parser.get_method().decode("ascii")
-        if version != "1.1":
-            scope["http_version"] = version
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"] = url.path
-        scope["query_string"] = url.query or b""
-        before = self.cycle
-        cycle = self.cycle = Cycle(
-            scope,
-            self.transport,
-            self.flow,
-            self.logger,
-            self.access_logger,
-            self.access_log,
-            self.server_state.default_headers,
-            asyncio.Event(),
-            self.expect_100_continue,
-            version != "1.0" and self.parser.should_keep_alive(),
-            self.on_response_complete,
-        )
-        # None before the first request, whatever uvicorn's annotation says.
-        if before is None or before.response_complete:  # type: ignore[redundant-expr]
-            self._start_asgi_task(cycle, self.app)
+        version = parser.get_http_version()
+        asked = (parser.get_method(), self._url, version)
+        if asked != self._asked:
+            self._scope = self._scope_of(*asked)
+            self._asked = asked
+        scope = self._scope.copy()
+        scope["headers"] = self._headers
+        cycle = Cycle(self, scope["method"], version, keep_alive=version != "1.0" and parser.should_keep_alive())
+        scope[CYCLE] = cycle
+        self._newest = cycle
+        if self._running is None and not self.flow.write_paused:
+            self._start(cycle, scope)
         else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, self.app))
-
-    def on_response_complete(self) -> None:
-        """As uvicorn's, but how long the connection may rest is `_look`'s to say: a timer less for each request."""
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
-        else:
-            self._idle_at = self.loop.time()
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of its body is there."""
-        self._window_bytes += len(body)
-        super().on_body(body)
+            self._waiting.append((cycle, scope))
+            if len(self._waiting) >= _MOST_WAITING:
+                self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         """It is complete."""
-        if not self._offers_upgrade:
+        if not self._offers_upgrade and self._newest is not None:
             self._incomplete = False
-            super().on_message_complete()
+            self._since = None
+            self._newest.fed_all(self._pieces)
+            self._pieces.clear()
+
+    # What the request that is answered tells.
+
+    def wants_more(self, *, first: bool) -> None:
+        """More of the request is waited for: the client may send it."""
+        running = self._running
+        if self._waiting or running is None:
+            return  # what comes next is another's
+        if first and self._incomplete and running is self._newest and not running.started and self._expects():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.flow.resume_reading()
+
+    def _expects(self) -> bool:
+        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers)
+
+    def answered(self) -> None:
+        """An answer is complete: go on with the next request."""
+        self._server.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._running = None
+        self._since = None
+        self.flow.resume_reading()
+        if self._waiting:
+            self._next()
+
+    def _feed(self, pieces: list[bytes]) -> None:
+        size = sum(map(len, pieces))
+        self._window_bytes += size
+        cycle = self._newest
+        if cycle is not None and not cycle.complete and cycle.fed(pieces, size) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        pieces.clear()
+
+    def _next(self) -> None:
+        if self._waiting and self._running is None and not self.flow.write_paused:
+            self._start(*self._waiting.popleft())
+
+    def _start(self, cycle: Cycle, scope: Scope) -> None:
+        self._running = cycle
+        tasks = self._server.tasks
+        tasks.add(self._loop.create_task(cycle.run(self._app, scope, tasks)))
+
+    def _scope_of(self, method: bytes, url: bytes, version: str) -> dict[str, Any]:
+        """ASGI's scope of such requests, but for what each has of its own."""
+        asked = httptools.parse_url(url)
+        path = asked.path.decode("ascii")
+        client = get_remote_addr(self.transport)
+        peer = peer_of({"client": client})
+        return {
+            ORIGIN: Origin(peer, peer),
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": get_local_addr(self.transport),
+            "client": client,
+            "scheme": "https" if is_ssl(self.transport) else "http",
+            "root_path": "",
+            "method": method.decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": asked.path,
+            "query_string": asked.query or b"",
+        }
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        # What comes behind a request that asks to close is read and left, instead of costing the answer.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
 
     def _plain_head(self) -> bytes:
-        version = self.parser.get_http_version().encode()
-        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
-        for name, value in self.headers:
+        version = self._parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version)]
+        for name, value in self._headers:
             if name == b"connection":
                 kept = [token for token in value.split(b",") if token.strip().lower() not in _UPGRADES]
                 if kept:
@@ -166,39 +275,36 @@ class Connection(HttpToolsProtocol):
         """The timer: let go of a client that has taken too long for a request, and look again later."""
         if self.transport.is_closing():
             return
-        now = self.loop.time()
-        # None before the first request, whatever uvicorn's annotation says.
-        busy = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
-        if not self._incomplete and not busy and now - self._idle_at >= self.timeout_keep_alive:
-            self.transport.close()
-            return
-        if not self._incomplete or self.flow.read_paused or (busy and not self._in_body):
+        now = self._loop.time()
+        if self._since is None:
+            self._since, self._window_bytes = now, 0
+        busy = self._running is not None
+        if not self._incomplete and not busy:
+            if now - self._since >= self._keep_alive_s:
+                self.transport.close()
+                return
+        elif not self._incomplete or self.flow.read_paused or (busy and not self._in_body):
             # Nothing is owed; or it is this side that does not read; or the next request is late behind a running one.
-            self._window_at, self._window_bytes = now, 0
-        elif now - self._window_at >= self.patience_s:
+            self._since = None
+        elif now - self._since >= self.patience_s:
             if not self._in_body or not busy or self._window_bytes < _LEAST_BYTES:
                 self._give_up()
                 return
-            self._window_at, self._window_bytes = now, 0
-        self._look_again = self.loop.call_later(self.patience_s / _LOOKS, self._look)
+            self._since = None
+        self._look_again = self._loop.call_later(self.patience_s / _LOOKS, self._look)
 
     def _give_up(self) -> None:
-        if self._in_body and (self.cycle.response_started or self.cycle.response_complete):
+        newest = self._newest
+        if self._in_body and newest is not None and newest.started:
             self.transport.close()  # it was answered, and still sends
             return
         message = f"The request was not complete: too little of it came in {self.patience_s:g} s."
         self._refuse(ErrorAnswer(408, message, "invalid_request_error", "request_timeout", None, ()))
 
+    def _refuse_unread(self, message: str) -> None:
+        _log.warning("%s", message)
+        self._refuse(ErrorAnswer(400, message, "invalid_request_error", None, None, ()))
+
     def _refuse(self, answer: ErrorAnswer) -> None:
-        """Answer without a request and hang up."""
-        trace_id = new_trace_id().encode()
-        headers = (
-            JSON_TYPE,
-            (b"content-length", str(len(answer.body)).encode()),
-            (b"connection", b"close"),
-            (b"x-request-id", b"req_" + trace_id),
-            (b"x-gateway-trace", trace_id),
-        )
-        head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-        self.transport.write(STATUS_LINE[answer.status] + head + b"\r\n" + answer.body)
-        self.transport.close()
+        """Answer what is no request, and hang up."""
+        Cycle(self, "-", "1.1", keep_alive=False).fail(answer)

@@ -9,7 +9,8 @@ import msgspec
 from starlette.requests import Request
 
 from gateway.api.auth import caller
-from gateway.api.http import ClientGone, read_body
+from gateway.api.cycle import ClientGone
+from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed
 from gateway.api.router import Router
 from gateway.api.services import Services
@@ -124,7 +125,7 @@ def _no_conversation(conversation_id: str) -> NotFound:
 async def _asked(request: Request, services: Services) -> _Asked:
     limit_bytes = int(services.versions.serving.config.server.body_limit_mb * 1024 * 1024)
     try:
-        body = await read_body(request.scope, request.receive, limit_bytes)
+        body = await read_body(request.scope, limit_bytes)
     except ClientGone as error:
         raise InvalidRequest("The request was not complete.") from error
     try:

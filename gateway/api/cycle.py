@@ -1,62 +1,246 @@
-"""One request and its answer on the server's side: uvicorn's cycle, with head and body in one write.
+"""One request and its answer on the server's side.
 
-Knows HTTP framing. uvicorn writes the head of an answer as soon as it is said, which is a system call and a packet of its own; here
-whoever says that the body follows at once gets both in one.
+Knows HTTP framing, the trace id that every answer carries, and that a client gets an answer whatever happens inside. Does not know
+endpoints: to most it is ASGI's `receive` and `send`; those that carry the load say whole answers at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, Protocol
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+import structlog
+from starlette.types import ASGIApp, Scope
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from gateway.api.errors import ErrorAnswer, describe, internal
+from gateway.errors import BodyTooLarge, GatewayError
+from gateway.ids import new_trace_id
+
+# In the scope: the cycle itself.
+CYCLE: Final = "gateway.cycle"
 # In `http.response.start`: the first `http.response.body` is sent without waiting for anything.
 BODY_FOLLOWS: Final = "gateway.body_follows"
+# There too: headers that are lines already (`head_lines`), beside the others.
+LINES: Final = "gateway.lines"
 
 _LENGTH: Final = b"content-length"
 _ENCODING: Final = b"transfer-encoding"
 _FRAMING: Final = frozenset({_LENGTH, _ENCODING, b"connection"})
+_CLOSE: Final = b"connection: close\r\n"
+# Behind every head, whoever makes it.
+_IDS: Final = b"x-request-id: req_%b\r\nx-gateway-trace: %b\r\n\r\n"
+_WHOLE: Final = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n%b" + _IDS
+
+_log: Any = structlog.get_logger("gateway.edge")
 
 
-class Cycle(RequestResponseCycle):
-    """As uvicorn's, but for how an answer is written."""
+class ClientGone(Exception):
+    """The client closed its connection before its request was complete."""
 
+
+class Line(Protocol):
+    """The connection that a request came by."""
+
+    transport: asyncio.Transport
+    flow: FlowControl
+
+    def wants_more(self, *, first: bool) -> None:
+        """More of the request is waited for, `first` for the first time."""
+        ...
+
+    def answered(self) -> None:
+        """The answer is complete."""
+        ...
+
+
+class Cycle:
+    """One request and its answer.
+
+    Args:
+        line: where it came by.
+        keep_alive: whether the connection outlives it.
+        method: the request's.
+        version: of HTTP.
+
+    Attributes:
+        trace_id: 32 hex digits.
+        received: whether the whole request is there.
+        disconnected: whether the client has gone.
+        started: whether the answer has begun, and `complete` whether it is over.
+        on_gone: called where the client goes away before its answer is complete.
+    """
+
+    # What is the same for most of them costs nothing as long as it stays so.
+    received = False
+    disconnected = False
+    started = False
+    complete = False
+    on_gone: Callable[[], None] | None = None
+    _read_out = False
+    _size = 0
+    _news: asyncio.Event | None = None
     _head = b""
+    _chunked: bool | None = None
+    _left = 0
     # For a client of HTTP/1.0 that knows no chunks: the end of the connection is the answer's.
     _until_close = False
 
+    def __init__(self, line: Line, method: str, version: str, *, keep_alive: bool) -> None:
+        self.trace_id = new_trace_id()
+        self.keep_alive = keep_alive
+        self._line = line
+        self._method = method
+        self._version = version
+        self._parts: list[bytes] = []
+
+    async def run(self, app: ASGIApp, scope: Scope, tasks: set[asyncio.Task[None]]) -> None:
+        """Let the app answer; where it does not, the client gets an error."""
+        try:
+            await app(scope, self.receive, self.send)
+        except GatewayError as error:
+            if self.started:
+                _log.exception("request.failed", trace_id=self.trace_id, path=scope["path"])
+            else:
+                self.fail(describe(error))
+        except Exception:  # noqa: BLE001 - the outermost handler: nobody is left to tell but the log
+            _log.exception("request.failed", trace_id=self.trace_id, path=scope["path"])
+            if not self.started:
+                self.fail(internal())
+        finally:
+            if not self.complete and not self.disconnected:
+                # Half an answer must not pass for a whole one.
+                self._line.transport.close()
+            tasks.discard(asyncio.current_task())
+
+    async def body(self, limit_bytes: int) -> bytes:
+        """The whole body of the request; most have come whole by the time they are asked for.
+
+        Raises:
+            BodyTooLarge: it is larger than the limit; no more than the limit is ever held.
+            ClientGone: the client left.
+        """
+        while True:
+            if self.disconnected:
+                raise ClientGone
+            if self.received:
+                self._read_out = True
+                body = self._taken()
+                if len(body) > limit_bytes:
+                    raise too_large(limit_bytes)
+                return body
+            if self._size > limit_bytes:
+                raise too_large(limit_bytes)
+            await self._more()
+
+    async def receive(self) -> dict[str, Any]:
+        """ASGI's."""
+        while True:
+            if self.disconnected or self.complete:
+                return {"type": "http.disconnect"}
+            if self._parts or (self.received and not self._read_out):
+                self._read_out = self.received
+                return {"type": "http.request", "body": self._taken(), "more_body": not self.received}
+            await self._more()
+
+    async def _more(self) -> None:
+        """Wait until there is more of the request, or the client has gone."""
+        first = self._news is None
+        if self._news is None:
+            self._news = asyncio.Event()
+        self._news.clear()
+        self._line.wants_more(first=first)
+        await self._news.wait()
+
+    def _taken(self) -> bytes:
+        body = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        return body
+
+    def fed(self, pieces: Iterable[bytes], size: int) -> int:
+        """Pieces of the body are there, of `size` bytes; how many wait to be read."""
+        self._parts += pieces
+        self._size += size
+        if self._news is not None:
+            self._news.set()
+        return self._size
+
+    def fed_all(self, pieces: Iterable[bytes]) -> None:
+        """The request is complete: these are its last."""
+        self._parts += pieces
+        self.received = True
+        if self._news is not None:
+            self._news.set()
+
+    def lost(self) -> None:
+        """The client has gone."""
+        if self.complete:
+            return
+        self.disconnected = True
+        if self._news is not None:
+            self._news.set()
+        if self.on_gone is not None:
+            self.on_gone()
+
+    def answer(self, status: int, body: bytes, lines: bytes = b"") -> None:
+        """Answer with JSON, head and body in one write; `lines` are further ones of the head, made by `head_lines` or alike."""
+        if self.started:
+            raise RuntimeError("a second answer to one request")
+        self.started = True
+        if self.disconnected:
+            return
+        if not self.keep_alive:
+            lines += _CLOSE
+        trace_id = self.trace_id.encode()
+        head = _WHOLE % (STATUS_LINE[status], len(body), lines, trace_id, trace_id)
+        self._line.transport.write(head if self._method == "HEAD" else head + body)
+        self._ended()
+
+    def fail(self, error: ErrorAnswer) -> None:
+        """Answer with an error."""
+        self.answer(error.status, error.body, head_lines(error.headers))
+
     async def send(self, message: Any) -> None:
-        """Write what an app says."""
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
+        """ASGI's."""
+        if self._line.flow.write_paused and not self.disconnected:
+            await self._line.flow.drain()
         if self.disconnected:
             return
         kind = message["type"]
-        if not self.response_started:
+        if not self.started:
             if kind != "http.response.start":
                 raise RuntimeError(f"{kind!r} came before 'http.response.start'")
-            self.response_started = True
-            self.waiting_for_100_continue = False
-            head = self._begun(message["status"], message.get("headers", ()))
+            self.started = True
+            head = self._begun(message["status"], message.get("headers", ()), message.get(LINES, b""))
             if message.get(BODY_FOLLOWS):
                 self._head = head
             else:
-                self.transport.write(head)
-        elif self.response_complete or kind != "http.response.body":
+                self._line.transport.write(head)
+        elif self.complete or kind != "http.response.body":
             raise RuntimeError(f"{kind!r} came behind a complete answer or in its middle")
         else:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
+    def write_at_once(self, body: bytes) -> bool:
+        """Write a piece of a body of which some was sent, as `send` does; False where that has to wait, or is not to be."""
+        line = self._line
+        if line.flow.write_paused or self.disconnected or not self._chunked:
+            return False
+        line.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
     def _go_on(self, body: bytes, *, more: bool) -> None:
-        if self.scope["method"] == "HEAD":
-            self.expected_content_length = 0
+        if self._method == "HEAD":
+            self._left = 0
             body = b""
         elif self._until_close:
             pass
-        elif not self.chunked_encoding:
-            self.expected_content_length -= len(body)
-            if self.expected_content_length < 0:
+        elif not self._chunked:
+            self._left -= len(body)
+            if self._left < 0:
                 raise RuntimeError("the answer is longer than its content-length")
         elif body:
             body = b"%x\r\n%b\r\n%b" % (len(body), body, b"" if more else b"0\r\n\r\n")
@@ -65,50 +249,68 @@ class Cycle(RequestResponseCycle):
         if self._head:
             body, self._head = self._head + body, b""
         if body:
-            self.transport.write(body)
+            self._line.transport.write(body)
         if not more:
+            if self._left != 0:
+                raise RuntimeError("the answer is shorter than its content-length")
             self._ended()
 
-    def _begun(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        lines = [STATUS_LINE[status]]
+    def _begun(self, status: int, headers: Iterable[tuple[bytes, bytes]], more: bytes) -> bytes:
+        lines = [STATUS_LINE[status], head_lines(headers := tuple(headers)), more]
         closes = False
-        count = 0
         for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
-            count += 1
             if name not in _FRAMING:
                 continue
-            if name == _LENGTH and self.chunked_encoding is None:
-                self.expected_content_length = int(value)
-                self.chunked_encoding = False
+            if name == _LENGTH and self._chunked is None:
+                self._left = int(value)
+                self._chunked = False
             elif name == _ENCODING and value.lower() == b"chunked":
-                self.expected_content_length = 0
-                self.chunked_encoding = True
+                self._left = 0
+                self._chunked = True
             elif b"close" in value.lower():
                 self.keep_alive = False
                 closes = True
         if not self.keep_alive and not closes:
-            lines.append(b"connection: close\r\n")
-            count += 1
-        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):
-            if self.scope["http_version"] == "1.0":
+            lines.append(_CLOSE)
+        if self._chunked is None and self._method != "HEAD" and status not in (204, 304):
+            if self._version == "1.0":
                 self._until_close = True
             else:
-                self.chunked_encoding = True
+                self._chunked = True
                 lines.append(b"transfer-encoding: chunked\r\n")
-                count += 1
-        head = b"".join(lines)
-        # One look at all of them: a value with a line break in it would be a header of its own.
-        breaks = count + 1
-        if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
-            raise RuntimeError("a header of the answer holds a line break")
-        return head + b"\r\n"
+        trace_id = self.trace_id.encode()
+        lines.append(_IDS % (trace_id, trace_id))
+        return b"".join(lines)
 
     def _ended(self) -> None:
-        if self.expected_content_length != 0:
-            raise RuntimeError("the answer is shorter than its content-length")
-        self.response_complete = True
-        self.message_event.set()
+        self.complete = True
+        if self._news is not None:
+            self._news.set()
         if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
+            self._line.transport.close()
+        self._line.answered()
+
+
+def head_lines(headers: Collection[tuple[bytes, bytes]]) -> bytes:
+    """Headers as they stand in a head, each with its end.
+
+    Raises:
+        RuntimeError: one holds a line break, and would be two.
+    """
+    return whole_lines(b"".join([b"%b: %b\r\n" % header for header in headers]), len(headers))
+
+
+def whole_lines(lines: bytes, count: int) -> bytes:
+    """The lines as they are: one look at all of them, instead of one at each value.
+
+    Raises:
+        RuntimeError: there are others than `count`.
+    """
+    if lines.count(b"\n") != count or lines.count(b"\r") != count or b"\0" in lines:
+        raise RuntimeError("a header of the answer holds a line break")
+    return lines
+
+
+def too_large(limit_bytes: int) -> BodyTooLarge:
+    """What to say of a request body that is."""
+    return BodyTooLarge(f"The request body is larger than {limit_bytes} bytes (`server.body_limit_mb`).")

@@ -10,7 +10,7 @@ from msgspec import structs
 from starlette.requests import Request
 
 from gateway.api.auth import caller
-from gateway.api.edge import TRACE_ID
+from gateway.api.cycle import CYCLE
 from gateway.api.http import read_body
 from gateway.api.lists import limit_of, listed, only
 from gateway.api.router import Router
@@ -62,7 +62,7 @@ def effects_endpoints(services: Services) -> Router:
     @router.post("/effects/{effect_id}/settle")
     async def settle(request: Request, effect_id: str) -> dict[str, Any]:
         by = (await admin(request)).owner
-        body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
+        body = await read_body(request.scope, _LIMIT_BYTES)
         try:
             said = msgspec.json.decode(body, type=_Settled)
         except msgspec.MsgspecError as error:
@@ -81,7 +81,7 @@ def effects_endpoints(services: Services) -> Router:
         if await _undone_again(services, effect_id, by):
             return await _shown(services, await services.settling.open(effect_id, *_STATUSES))
         seen = await services.settling.open(effect_id, "unknown", "failed")
-        trace_id: str = request.scope[TRACE_ID]
+        trace_id: str = request.scope[CYCLE].trace_id
         key, user = await _whose(services, seen)
         context = ToolContext(user, key, None, None, trace_id, "")
         record = Recorder(trace_id, seen.owner, services.clock)

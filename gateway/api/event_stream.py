@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from starlette.types import Receive, Send
 
-from gateway.api.http import Headers
+from gateway.api.cycle import LINES
 from gateway.api.sse import STREAM_HEADERS
 from gateway.chat.relay import KEEP_ALIVE
 
@@ -20,18 +20,18 @@ class EventStream:
 
     Args:
         send: ASGI.
-        headers: called when the response starts.
+        lines: called when the response starts, for more lines of its head.
 
     Attributes:
         started: whether the client has seen anything.
         ended: whether it has the last of it.
     """
 
-    def __init__(self, send: Send, headers: Callable[[], Headers]) -> None:
+    def __init__(self, send: Send, lines: Callable[[], bytes]) -> None:
         self.started = False
         self.ended = False
         self._send = send
-        self._headers = headers
+        self._lines = lines
 
     async def pour(self, batches: AsyncIterator[Sequence[bytes]], receive: Receive) -> bool:
         """Send everything; False where the client went away before. An empty batch is a comment.
@@ -68,7 +68,8 @@ class EventStream:
     async def open(self) -> None:
         """Begin before there is anything: where nothing can fail any more."""
         self.started = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers()]})
+        start = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS, LINES: self._lines()}
+        await self._send(start)
         # A server may keep the head back until there is a body.
         await self._send({"type": "http.response.body", "body": b"", "more_body": True})
 

@@ -1,25 +1,18 @@
-"""Plain ASGI: what the hot endpoints need of HTTP and no more."""
+"""What the endpoints need of HTTP and no more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from starlette.types import Scope
 
-from starlette.types import Receive, Scope, Send
-
-from gateway.api.cycle import BODY_FOLLOWS
-from gateway.api.errors import ErrorAnswer
-from gateway.errors import BodyTooLarge, UnreadableBody
+from gateway.api.cycle import CYCLE, Cycle, too_large
+from gateway.errors import UnreadableBody
 
 Headers = list[tuple[bytes, bytes]]
 
-JSON_TYPE = (b"content-type", b"application/json")
+_PLAIN = frozenset({b"", b"identity"})
 
 
-class ClientGone(Exception):
-    """The client closed its connection before its request was complete."""
-
-
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
+async def read_body(scope: Scope, limit_bytes: int) -> bytes:
     """The whole request body.
 
     Raises:
@@ -27,45 +20,19 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
         UnreadableBody: it is compressed.
         ClientGone: the client left.
     """
-    for name, value in scope["headers"]:
-        if name == b"content-encoding" and value.lower() not in (b"", b"identity"):
-            raise UnreadableBody(
-                f"`content-encoding: {value.decode('latin-1')}` is not read here; send the body uncompressed."
-            )
-        if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
-            raise _too_large(limit_bytes)
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        if len(body) > limit_bytes:
-            raise _too_large(limit_bytes)
-        return body
-    parts = [body]
-    size = len(body)
-    while message.get("more_body", False):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part: bytes = message.get("body", b"")
-        parts.append(part)
-        size += len(part)
-        if size > limit_bytes:
-            raise _too_large(limit_bytes)
-    return b"".join(parts)
-
-
-async def send_json(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """A complete JSON answer."""
-    all_headers = [JSON_TYPE, (b"content-length", b"%d" % len(body)), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": all_headers, BODY_FOLLOWS: True})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_error(send: Send, answer: ErrorAnswer) -> None:
-    """A complete error answer."""
-    await send_json(send, answer.status, answer.body, answer.headers)
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    encoding = headers.get(b"content-encoding")
+    if encoding is not None and encoding.lower() not in _PLAIN:
+        raise UnreadableBody(
+            f"`content-encoding: {encoding.decode('latin-1')}` is not read here; send the body uncompressed."
+        )
+    cycle: Cycle = scope[CYCLE]
+    if not cycle.received:
+        # What is too long need not come first.
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > limit_bytes:
+            raise too_large(limit_bytes)
+    return await cycle.body(limit_bytes)
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -74,7 +41,3 @@ def header(scope: Scope, name: bytes) -> str | None:
         if key == name:
             return str(value, "latin-1")
     return None
-
-
-def _too_large(limit_bytes: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The request body is larger than {limit_bytes} bytes (`server.body_limit_mb`).")

@@ -77,7 +77,7 @@ def keys_endpoints(services: Services) -> Router:
 
 
 async def _read(request: Request, kind: type[T], *, empty: bool = False) -> T:
-    body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
+    body = await read_body(request.scope, _LIMIT_BYTES)
     try:
         return msgspec.json.decode(body or b"{}" if empty else body, type=kind)
     except msgspec.ValidationError as error:

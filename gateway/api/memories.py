@@ -45,7 +45,7 @@ def memories_endpoints(services: Services) -> Router:
     async def change(request: Request, memory_id: str) -> dict[str, Any]:
         owner = await _owner(request, services)
         await services.memories.get(memory_id, owner)  # of one that is not there, no body is right
-        body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
+        body = await read_body(request.scope, _LIMIT_BYTES)
         try:
             wanted = msgspec.json.decode(body, type=_Change)
         except msgspec.DecodeError as error:

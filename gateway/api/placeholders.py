@@ -33,7 +33,7 @@ def placeholders_endpoints(services: Services) -> Router:
     @router.post("/placeholders/reveal")
     async def reveal(request: Request) -> JSONResponse:
         principal = await caller(request.scope, services.versions.serving.keys, services.clock.now())
-        asked = _read(await read_body(request.scope, request.receive, _LIMIT_BYTES))
+        asked = _read(await read_body(request.scope, _LIMIT_BYTES))
         if not PLACEHOLDER.fullmatch(asked.placeholder):
             raise InvalidRequest("`placeholder` is none: it looks like `[[phone:bcdfghjklmn]]`.", param="placeholder")
         owner = principal.owner if asked.owner is None else asked.owner

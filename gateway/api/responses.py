@@ -18,15 +18,15 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.address import origin_of
 from gateway.api.answered_approvals import answer_approvals
 from gateway.api.auth import for_user, read_headers
-from gateway.api.edge import TRACE_ID
+from gateway.api.cycle import CYCLE, ClientGone, Cycle, head_lines
 from gateway.api.errors import ErrorAnswer, describe, internal
 from gateway.api.event_stream import EventStream
-from gateway.api.http import ClientGone, Headers, read_body, send_error, send_json
+from gateway.api.http import read_body
 from gateway.api.services import Services
 from gateway.api.sse import SILENCE_S
 from gateway.api.standing import standing_headers
 from gateway.api.stored_responses import followed
-from gateway.api.told import answer_headers
+from gateway.api.told import answer_lines
 from gateway.chat.codecs.responses import ResponsesRequest, decode_responses
 from gateway.chat.codecs.responses_stream import told_again
 from gateway.errors import Draining, GatewayError
@@ -58,7 +58,8 @@ class Responses:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         services = self._services
-        trace_id: str = scope[TRACE_ID]
+        cycle: Cycle = scope[CYCLE]
+        trace_id = cycle.trace_id
         principal: Principal | None = None
         origin = NOWHERE
         try:
@@ -67,7 +68,7 @@ class Responses:
             principal, wishes = await read_headers(
                 scope, snapshot.keys, services.clock.now(), snapshot.tools.forward_headers
             )
-            body = await read_body(scope, receive, int(snapshot.config.server.body_limit_mb * 1024 * 1024))
+            body = await read_body(scope, int(snapshot.config.server.body_limit_mb * 1024 * 1024))
             request = decode_responses(body)
             principal = for_user(principal, request.user)
             await answer_approvals(request.items, principal, services.desk)
@@ -76,20 +77,20 @@ class Responses:
             if request.background:
                 refuse_hopeless(making.chat, principal, snapshot)
                 run = response_run(body, principal, wishes, trace_id, origin)
-                await self._background(trace_id, principal, request, run, receive, send)
+                await self._background(cycle, principal, request, run, receive, send)
                 return
         except ClientGone:
             return
         except GatewayError as error:
             services.turns.refuse(trace_id, principal, ENDPOINT, error, origin)
-            await send_error(send, describe(error))
+            cycle.fail(describe(error))
             return
-        exchange = _Exchange(services, making, request, receive, send, self._silence_s)
+        exchange = _Exchange(services, making, request, cycle, receive, send, self._silence_s)
         await exchange.run()
 
     async def _background(
         self,
-        trace_id: str,
+        cycle: Cycle,
         principal: Principal,
         request: ResponsesRequest,
         new: NewRun,
@@ -97,6 +98,7 @@ class Responses:
         send: Send,
     ) -> None:
         services = self._services
+        trace_id = cycle.trace_id
         services.drain.refuse()
         response = await services.responding.queue(trace_id, principal.owner, request)
         try:
@@ -110,11 +112,11 @@ class Responses:
             row = await services.responding.get(f"resp_{run.trace_id}", principal.owner)
             response = msgspec.json.decode(row.body)
         if not request.stream:
-            await send_json(send, 200, _encode(response))
+            cycle.answer(200, _encode(response))
             return
         row = await services.responding.get(response["id"], principal.owner)
         follower = followed(services, row, -1, self._silence_s)
-        stream = EventStream(send, list)
+        stream = EventStream(send, bytes)
         await stream.open()
         await stream.pour(follower, receive)
 
@@ -127,6 +129,7 @@ class _Exchange:
         services: Services,
         making: Making,
         request: ResponsesRequest,
+        cycle: Cycle,
         receive: Receive,
         send: Send,
         silence_s: float,
@@ -134,6 +137,7 @@ class _Exchange:
         self._services = services
         self._making = making
         self._request = request
+        self._cycle = cycle
         self._receive = receive
         self._send = send
         self._silence_s = silence_s
@@ -157,16 +161,14 @@ class _Exchange:
                 return
             answer = await self._outcome(task)
             if isinstance(answer, ErrorAnswer):
-                await send_error(self._send, answer)
+                self._cycle.fail(answer)
                 return
-            await send_json(self._send, 200, _encode(answer), self._headers())
+            self._cycle.answer(200, _encode(answer), self._lines())
             self._making.delivered()
         except asyncio.CancelledError:
             task.cancel()
             if not task.done():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LAST_WORD_S):
-                        await send_error(self._send, describe(_cut_off()))
+                self._cycle.fail(describe(_cut_off()))
             raise
         finally:
             watcher.cancel()
@@ -175,7 +177,7 @@ class _Exchange:
 
     async def _stream(self, task: asyncio.Task[dict[str, Any]]) -> None:
         making = self._making
-        stream = EventStream(self._send, self._headers)
+        stream = EventStream(self._send, self._lines)
         try:
             if await stream.pour(self._events(task), self._receive):
                 if not task.done():
@@ -184,7 +186,7 @@ class _Exchange:
                 if not isinstance(answer, ErrorAnswer):
                     making.delivered()
                 elif not stream.started:
-                    await send_error(self._send, answer)
+                    self._cycle.fail(answer)
             elif not task.done():
                 self._services.responding.left(making, task)
         except asyncio.CancelledError:
@@ -197,7 +199,7 @@ class _Exchange:
                             await asyncio.wait([task])
                             await stream.write(making.last_words(answer.status, answer.message, answer.code), last=True)
                         else:
-                            await send_error(self._send, answer)
+                            self._cycle.fail(answer)
             raise
         finally:
             if task.done() and not task.cancelled():
@@ -242,12 +244,12 @@ class _Exchange:
             answer = replaced(answer, headers=(*answer.headers, *standing_headers(turn.standing)))
         return answer
 
-    def _headers(self) -> Headers:
+    def _lines(self) -> bytes:
         making = self._making
-        headers = answer_headers(making.turn) if making.turn is not None else []
+        lines = answer_lines(making.turn) if making.turn is not None else b""
         if making.left_out:
-            headers.append((b"x-gateway-left-out", ", ".join(making.left_out).encode("latin-1", "replace")))
-        return headers
+            lines += head_lines([(b"x-gateway-left-out", ", ".join(making.left_out).encode("latin-1", "replace"))])
+        return lines
 
 
 def _cut_off() -> Draining:

@@ -80,7 +80,7 @@ def runs_endpoints(services: Services) -> Router:
         owner = await owner_of(request)
         if await services.runs.get(run_id, owner) is None:
             raise NotFound(f"There is no run {run_id!r}.")
-        body = await read_body(request.scope, request.receive, _LIMIT_BYTES)
+        body = await read_body(request.scope, _LIMIT_BYTES)
         stage = decoded(body or b"{}", _Retried).stage
         services.drain.refuse()
         return view(await services.runs.retry(run_id, owner, str(stage)))

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 from starlette.types import Send
 
-from gateway.api.cycle import BODY_FOLLOWS
+from gateway.api.cycle import BODY_FOLLOWS, LINES
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
-from gateway.chat.chunk import Chunk
+from gateway.chat.chunk import Chunk, Run
 from gateway.chat.deltas import CallPiece, encode_piece
 from gateway.chat.relay import DONE, KEEP_ALIVE, StreamWriter
 from gateway.chat.usage import Usage
@@ -40,7 +40,8 @@ class ChatStream:
     Args:
         send: ASGI.
         writer: called for what makes the frames, once there is one to make.
-        headers: called when the response starts: by then it is known which backend answers.
+        lines: called when the response starts, for more lines of its head: by then it is known which backend answers.
+        at_once: sends a piece of the body without waiting, if that can be done, and says whether it was.
         include_usage: whether the stream ends with a usage chunk.
         silence_s: seconds without a byte after which a comment is sent.
     """
@@ -49,7 +50,8 @@ class ChatStream:
         self,
         send: Send,
         writer: Callable[[], StreamWriter],
-        headers: Callable[[], Headers],
+        lines: Callable[[], bytes],
+        at_once: Callable[[bytes], bool] | None = None,
         *,
         include_usage: bool,
         silence_s: float = SILENCE_S,
@@ -57,7 +59,8 @@ class ChatStream:
         self._send = send
         self._make_writer = writer
         self._made_writer: StreamWriter | None = None
-        self._headers = headers
+        self._lines = lines
+        self._at_once = at_once
         self._include_usage = include_usage
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
@@ -86,9 +89,15 @@ class ChatStream:
             await self._write(frames)
             return
         self.started = True
+        # Nothing may come before what waits.
+        self._at_once = None
         self._pending += frames
         if self._flush is None:
             self._flush = self._loop.call_soon(self._no_more)
+
+    def straight(self) -> Callable[[Run], bool] | None:
+        """What writes runs at once. Only behind something that was relayed."""
+        return None if self._at_once is None else self._run
 
     async def add(self, text: str) -> None:
         """Send the gateway's own words as content."""
@@ -134,6 +143,16 @@ class ChatStream:
         if self._flushing is not None:
             self._flushing.cancel()
 
+    def _run(self, run: Run) -> bool:
+        at_once, writer = self._at_once, self._made_writer
+        if at_once is None or writer is None:
+            return False
+        frames = writer.run(run)
+        if frames is None or not at_once(frames):
+            return False
+        self._last = self._loop.time()
+        return True
+
     async def _write(self, body: bytes, *, last: bool = False) -> None:
         if self._flushing is not None:
             flushing, self._flushing = self._flushing, None
@@ -142,6 +161,7 @@ class ChatStream:
             body, self._pending = self._pending + body, b""
         if last:
             self.ended = True
+            self._at_once = None
             self.close()
         await self._send_on(body, last=last)
 
@@ -149,8 +169,8 @@ class ChatStream:
         self.started = True
         if not self._begun:
             self._begun = True
-            headers = [*STREAM_HEADERS, *self._headers()]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers, BODY_FOLLOWS: True})
+            start = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS, LINES: self._lines()}
+            await self._send({**start, BODY_FOLLOWS: True})
         self._last = self._loop.time()
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 

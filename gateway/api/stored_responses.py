@@ -144,7 +144,7 @@ class _Followed(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """Send them."""
-        stream = EventStream(send, list)
+        stream = EventStream(send, bytes)
         await stream.open()
         await stream.pour(self._events(), receive)
 

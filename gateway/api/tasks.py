@@ -9,7 +9,7 @@ from starlette.requests import Request
 from gateway.api.address import origin_of
 from gateway.api.auth import read_headers
 from gateway.api.bodies import decoded
-from gateway.api.edge import TRACE_ID
+from gateway.api.cycle import CYCLE
 from gateway.api.http import read_body
 from gateway.api.router import Router
 from gateway.api.services import Services
@@ -28,9 +28,9 @@ def tasks_endpoints(services: Services) -> Router:
         origin = origin_of(request.scope, snapshot.keys.trusted_proxies)
         principal, wishes = await read_headers(request.scope, snapshot.keys, now)
         limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
-        asked = decoded(await read_body(request.scope, request.receive, limit_bytes), AskedTask)
+        asked = decoded(await read_body(request.scope, limit_bytes), AskedTask)
         services.drain.refuse()
-        new = task_run(asked, principal, wishes, request.scope[TRACE_ID], snapshot, now, origin)
+        new = task_run(asked, principal, wishes, request.scope[CYCLE].trace_id, snapshot, now, origin)
         return summary(await services.runs.submit(new))
 
     return router

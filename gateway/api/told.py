@@ -5,29 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.api.cycle import head_lines, whole_lines
 from gateway.api.http import Headers
 from gateway.api.standing import standing_headers
 from gateway.turn.context import Turn
 
 
-def answer_headers(turn: Turn) -> Headers:
-    """The headers of a turn's answer, as far as it is known by now who answers."""
+def answer_lines(turn: Turn) -> bytes:
+    """The lines of the head of a turn's answer, as far as it is known by now who answers.
+
+    Raises:
+        RuntimeError: a name holds a line break.
+    """
     if turn.replayed is not None:
-        return _told_again(turn.replayed)
+        return head_lines(_told_again(turn.replayed))
     decision = turn.decision
-    headers: Headers = [
-        (b"x-gateway-version", decision.version.encode()),
-        (b"x-gateway-route", decision.route.encode() if decision.route else b"-"),
-        (b"x-gateway-strategy", decision.strategy.encode()),
-        (b"x-gateway-model", turn.answering.encode()),
-        (b"x-gateway-backend", (turn.backend or "-").encode()),
-    ]
+    lines = whole_lines(
+        f"x-gateway-version: {decision.version}\r\nx-gateway-route: {decision.route or '-'}\r\n"
+        f"x-gateway-strategy: {decision.strategy}\r\nx-gateway-model: {turn.answering}\r\n"
+        f"x-gateway-backend: {turn.backend or '-'}\r\n".encode(),
+        5,
+    )
+    if turn.recalled or turn.approvals is not None or turn.standing is not None or decision.score is not None:
+        lines += head_lines(_further(turn))
+    return lines
+
+
+def _further(turn: Turn) -> Headers:
+    """What few answers have to tell."""
+    headers: Headers = []
     if turn.recalled:
         headers.append((b"x-gateway-replayed", b"true"))
     if waits_for := turn.waits_for:
         headers.append((b"x-gateway-approval", ",".join(waits_for).encode()))
-    if decision.score is not None:
-        headers.append((b"x-gateway-score", f"{decision.score:.4f}".encode()))
+    if turn.decision.score is not None:
+        headers.append((b"x-gateway-score", f"{turn.decision.score:.4f}".encode()))
     if turn.standing is not None:
         headers += standing_headers(turn.standing)
     return headers

@@ -11,10 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-_MAIL: Final = re.compile(r"[^\s@]+@[^\s@]+\.[^\s@]+")
+from gateway.late import late
+
+_MAIL: Final = late(r"[^\s@]+@[^\s@]+\.[^\s@]+")
 # Numbers of cards, accounts, phones, people: seven digits or more, however they are grouped.
-_DIGITS: Final = re.compile(r"(?<![\w-])\+?\d(?:[ .()-]{0,2}\d){6,}(?![\w-])")
-_SECRET: Final = re.compile(r"pass|secret|token|api_?key|credential|pin$|cvv|密码", re.IGNORECASE)
+_DIGITS: Final = late(r"(?<![\w-])\+?\d(?:[ .()-]{0,2}\d){6,}(?![\w-])")
+_SECRET: Final = late(r"pass|secret|token|api_?key|credential|pin$|cvv|密码", re.IGNORECASE)
 _HIDDEN: Final = "***"
 _MOST_CHARS: Final = 200
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import field
 
 from gateway.backends.backend import Backend, ModelCall
 from gateway.backends.choice import Member, Needs, cannot, in_order, missing, needs_of
@@ -54,53 +55,39 @@ class Tier(NamedTuple):
     choosy: bool = False
 
 
-class _Try:
-    """What is left for one backend."""
+class _Try(msgspec.Struct, eq=False):
+    """What is left for one backend: attempts, and `moves` to another of its keys, which are no retries: nobody is asked twice.
 
-    __slots__ = ("backend", "failures", "left", "moves", "not_before", "tighter")
+    `tighter` where it said that the prompt was too long: it may be asked once more, with less.
+    """
 
-    def __init__(self, backend: WatchedBackend, retries: int) -> None:
-        self.backend = backend
-        self.left = retries + 1
-        # Going on with another key is no retry: nobody is asked twice.
-        self.moves = backend.key_count - 1
-        self.failures = 0
-        self.not_before = 0.0
-        # It said that the prompt was too long: it may be asked once more, with less.
-        self.tighter = False
+    backend: WatchedBackend
+    left: int
+    moves: int
+    failures: int = 0
+    not_before: float = 0.0
+    tighter: bool = False
 
 
-class Attempt:
+def _tried(backend: WatchedBackend, retries: int) -> _Try:
+    return _Try(backend, retries + 1, backend.key_count - 1)
+
+
+class Attempt(msgspec.Struct, eq=False):
     """One request to one backend, its place taken and its breaker entered. Ends by `leave`, told or untold how."""
 
-    __slots__ = (
-        "_known",
-        "_left",
-        "_ticket",
-        "backend",
-        "call",
-        "key",
-        "model",
-        "number",
-        "own",
-        "started",
-        "was_cut",
-        "was_sent",
-    )
-
-    def __init__(self, own: _Try, model: str, number: int, call: ModelCall, now: float) -> None:
-        self.own = own
-        self.backend = own.backend
-        self.key: Key = own.backend.key(now)
-        self.model = model
-        self.number = number
-        self.call = said_in(call, own.backend.tool_schemas)
-        self.started = now
-        self._ticket = own.backend.breaker.enter()
-        self._left = False
-        self._known = False
-        self.was_sent = call.fit is None
-        self.was_cut = False
+    own: _Try
+    backend: WatchedBackend
+    key: Key
+    model: str
+    number: int
+    call: ModelCall
+    started: float
+    was_sent: bool
+    _ticket: int
+    was_cut: bool = False
+    _left: bool = False
+    _known: bool = False
 
     def fitted(self) -> ModelCall:
         """What is sent: the call, cut down to what the backend takes, and in the order of messages that it takes.
@@ -108,13 +95,13 @@ class Attempt:
         Raises:
             ContextTooLong: it does not fit.
         """
-        call, config = self.call, self.backend.config
+        call, backend = self.call, self.backend
         if call.fit is not None:
-            cut = call.fit.fit(call, self.backend.name, config, tighter=self.own.tighter)
+            cut = call.fit.fit(call, backend.name, backend.config, tighter=self.own.tighter)
             self.was_cut, self.was_sent = cut is not call, True
             call = cut
-        if self.backend.layout is not None:
-            call = msgspec.structs.replace(call, messages=laid_out(call.messages, self.backend.layout))
+        if backend.layout is not None:
+            call = msgspec.structs.replace(call, messages=laid_out(call.messages, backend.layout))
         return call
 
     @property
@@ -155,44 +142,38 @@ class Attempt:
         self.backend.places.release()
 
 
-class Attempts:
+class Attempts(msgspec.Struct, eq=False):
     """The attempts of one call.
 
     Args:
         tiers: the model's backends, then those of its fallbacks.
-        call: what is asked; `timeout_s` bounds everything, waits included.
+        call: what is asked.
+        record: the turn's trace.
+        clock: time.
+        dice: chance, for strategies and waits.
         prefer: the backend that is asked first, if it is in the first tier.
+        streamed: whether the answer is a stream.
+        until: when everything has to be over, waits included: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        tiers: Sequence[Tier],
-        call: ModelCall,
-        record: Recorder,
-        clock: Clock,
-        dice: random.Random,
-        *,
-        prefer: str | None,
-        streamed: bool,
-    ) -> None:
-        self._tiers = tiers
-        self._call = call
-        self._record = record
-        self._clock = clock
-        self._dice = dice
-        self._prefer = prefer
-        self._streamed = streamed
-        self.until = clock.monotonic() + call.timeout_s
-        self._tier = 0
-        self._tries: list[_Try] | None = None
-        self._asked: set[WatchedBackend] = set()
-        self._current: _Try | None = None
-        self._number = 0
-        self._last: GatewayError | None = None
-        self._needs: Needs | None = None
-        self._lacks: list[str] = []
-        self._too_small: list[WatchedBackend] = []
-        self._opens_in: float | None = None
+    _tiers: Sequence[Tier]
+    _call: ModelCall
+    _record: Recorder
+    _clock: Clock
+    _dice: random.Random
+    _prefer: str | None
+    _streamed: bool
+    until: float
+    _tier: int = 0
+    _tries: list[_Try] | None = None
+    _asked: set[WatchedBackend] = field(default_factory=set)
+    _current: _Try | None = None
+    _number: int = 0
+    _last: GatewayError | None = None
+    _needs: Needs | None = None
+    _lacks: list[str] = field(default_factory=list)
+    _too_small: list[WatchedBackend] = field(default_factory=list)
+    _opens_in: float | None = None
 
     def plain(self) -> Attempt | None:
         """The first attempt, where there is nothing to choose or to wait for: the same as `next`, for less."""
@@ -202,12 +183,10 @@ class Attempts:
         backend = tier.members[0].backend
         if not backend.breaker.closed or not backend.places.take():
             return None
-        own = _Try(backend, tier.retries)
+        own = self._current = _tried(backend, tier.retries)
         self._tries = [own]
         self._asked.add(backend)
-        self._current = own
-        self._number = 1
-        return Attempt(own, tier.model, 1, self._call, self.until - self._call.timeout_s)
+        return self._attempt(own, tier.model, self.until - self._call.timeout_s, self._call)
 
     async def next(self) -> Attempt:
         """The next attempt, when its time has come and its place is free.
@@ -245,6 +224,7 @@ class Attempts:
         attempt.judged(found, now, fault=fault)
         if found.key:
             attempt.backend.rest(attempt.key, error, now, denied=found.kind == "denied")
+        self._record.failed_attempts += 1
         self._record.emit(
             "attempt.failed",
             backend=attempt.backend.name,
@@ -324,7 +304,7 @@ class Attempts:
                 self._record.emit("attempt.skipped", backend=backend.name, model=tier.model, reason=lacking)
                 continue
             self._asked.add(backend)
-            tries.append(_Try(backend, tier.retries))
+            tries.append(_tried(backend, tier.retries))
         return tries
 
     async def _from(self, tier: Tier, tries: list[_Try]) -> Attempt | None:
@@ -353,8 +333,16 @@ class Attempts:
                 taken.backend.places.release()
                 continue
             self._current = taken
-            self._number += 1
-            return Attempt(taken, tier.model, self._number, self._within(now), now)
+            return self._attempt(taken, tier.model, now, self._within(now))
+
+    def _attempt(self, own: _Try, model: str, now: float, call: ModelCall) -> Attempt:
+        """The next attempt, at a place that is taken."""
+        self._number += 1
+        backend = own.backend
+        if call.tools_in is not None:
+            call = said_in(call, backend.tool_schemas)
+        sent, ticket = call.fit is None, backend.breaker.enter()
+        return Attempt(own, backend, backend.key(now), model, self._number, call, now, sent, ticket)
 
     def _choose(self, able: Sequence[_Try], now: float) -> _Try | None:
         """The one that was asked last if its retry is due soon, else the first that may be asked now, else the next."""

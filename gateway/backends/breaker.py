@@ -78,7 +78,9 @@ class Breaker:
             if self._probing:
                 self._close()
             self._faults = 0
-            self._count(0, now)
+            if now - self._since >= _SPAN_S:
+                self._begin_span(now)
+            self._span[0] += 1
 
     def failed(self, ticket: int, now: float) -> None:
         """The backend was at fault."""
@@ -88,7 +90,9 @@ class Breaker:
             self._open(now, min(2 * self._open_s, _LONGEST_OPEN_S))
             return
         self._faults += 1
-        self._count(1, now)
+        if now - self._since >= _SPAN_S:
+            self._begin_span(now)
+        self._span[1] += 1
         answers, faults = (self._span[kind] + self._before[kind] for kind in (0, 1))
         if self._faults >= _FAULTS and faults >= answers:
             self._open(now, _OPEN_S)
@@ -98,12 +102,10 @@ class Breaker:
         if ticket == self._era:
             self._probing = False
 
-    def _count(self, kind: int, now: float) -> None:
-        if now - self._since >= _SPAN_S:
-            self._before = self._span if now - self._since < 2 * _SPAN_S else [0, 0]
-            self._span = [0, 0]
-            self._since = now
-        self._span[kind] += 1
+    def _begin_span(self, now: float) -> None:
+        self._before = self._span if now - self._since < 2 * _SPAN_S else [0, 0]
+        self._span = [0, 0]
+        self._since = now
 
     def _open(self, now: float, seconds: float) -> None:
         self._era += 1

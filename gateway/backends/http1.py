@@ -16,8 +16,11 @@ from functools import lru_cache
 from typing import Final, cast
 
 import httptools
+import msgspec
 from aiohappyeyeballs import start_connection
 from yarl import URL
+
+from gateway.backends.tap import Tap
 
 CONNECT_S: Final = 10.0
 # Connections that nobody has used for so long are closed: servers close theirs soon after.
@@ -26,6 +29,8 @@ _KEPT_S: Final = 30.0
 _HEAD_BYTES: Final = 256 * 1024
 # What may wait to be read before the server has to wait.
 _WAITING_BYTES: Final = 512 * 1024
+# From here on, a body's pieces are not copied into one.
+_WRITTEN_APART_BYTES: Final = 64 * 1024
 # A name that was looked up is believed for so long; of two addresses, the second is tried after this silence.
 _NAMED_S: Final = 10.0
 _SECOND_S: Final = 0.25
@@ -53,27 +58,26 @@ class CutOff(HttpFailed):
     """The answer ends before its end."""
 
 
-class Response:
+class Response(msgspec.Struct, eq=False):
     """One answer, from its head on. Ends by `give_back`.
 
     Attributes:
         status: of HTTP.
         headers: by lower-case names; of several of one name the last.
         complete: whether all of it has come.
+        tap: gets what comes of the body while somebody waits for it.
+        waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "_until_eof", "_waiter", "complete", "headers", "status")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._until_eof = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: HttpFailed | None = None
-        self.status = 0
-        self.headers: dict[bytes, bytes] = {}
-        self.complete = False
+    _connection: Connection
+    _parts: list[bytes] = []
+    _size: int = 0
+    _error: HttpFailed | None = None
+    status: int = 0
+    headers: dict[bytes, bytes] = {}
+    complete: bool = False
+    tap: Tap | None = None
+    waiter: asyncio.Future[None] | None = None
 
     def header(self, name: bytes) -> str | None:
         """A header's value by its lower-case name."""
@@ -105,6 +109,14 @@ class Response:
             raise self._error
         return b""
 
+    def at_once(self) -> bytes | None:
+        """The whole body, where all of it has come already and in no encoding; None where it has to be read."""
+        if not self.complete or self._error is not None or b"content-encoding" in self.headers:
+            return None
+        body = b"".join(self._parts)
+        self._parts.clear()
+        return body
+
     def at_eof(self) -> bool:
         """Whether everything has come and was read."""
         return self.complete and self._error is None and not self._parts
@@ -113,23 +125,25 @@ class Response:
         """Keep the connection of an answer that has come whole; close any other. May be called twice."""
         self._connection.done(self)
 
-    async def wait(self, until: float) -> None:
-        """Until more has come: head, body or end. Raises TimeoutError at that time of the loop."""
+    def wait(self, until: float) -> asyncio.Future[None]:
+        """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
         connection = self._connection
-        self._waiter = connection.loop.create_future()
+        waiter = self.waiter = connection.loop.create_future()
         connection.remind(until)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return waiter
 
     def take(self, pieces: list[bytes]) -> None:
-        """Pieces of the body, unless it is complete: then they are of an answer nobody asked for. The list is emptied."""
+        """Pieces of the body. The list is emptied."""
         if pieces:
-            if not self.complete:
-                self._parts += pieces
-                self._size += sum(map(len, pieces))
+            self._parts += pieces
+            self._size += sum(map(len, pieces))
             pieces.clear()
+
+    def end_with(self, pieces: list[bytes]) -> None:
+        """The last pieces of the body. The list is emptied."""
+        self._parts += pieces
+        pieces.clear()
+        self.complete = True
 
     def end(self, error: HttpFailed | None = None) -> None:
         """No more will come."""
@@ -139,19 +153,12 @@ class Response:
 
     def wake(self, error: BaseException | None = None) -> None:
         """Let whoever waits look again."""
-        waiter = self._waiter
+        waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
             if error is not None:
                 waiter.set_exception(error)
             else:
                 waiter.set_result(None)
-
-    def begun(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Its head has come."""
-        self.status = status
-        self.headers = headers
-        framed = b"content-length" in headers or b"transfer-encoding" in headers
-        self._until_eof = not framed and status not in (204, 304)
 
     def lost(self) -> None:
         """The server has hung up."""
@@ -159,7 +166,8 @@ class Response:
             if not self.status:
                 self.end(Disconnected("the server closed the connection without an answer"))
             else:
-                self.end(None if self._until_eof else CutOff("the answer is incomplete"))
+                framed = b"content-length" in self.headers or b"transfer-encoding" in self.headers
+                self.end(CutOff("the answer is incomplete") if framed else None)
         self.wake()
 
     @property
@@ -183,24 +191,29 @@ class Connection(asyncio.Protocol):
         self._client = client
         self._transport: asyncio.Transport
         self._response: Response | None = None
-        # What llhttp calls for every piece of a body, a hundred times a stream: the list's own method.
+        # What llhttp calls for each piece of a body, a hundred times a stream, and for each header: the containers' own
+        # methods.
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append
+        self._said: dict[bytes, bytes] = {}
+        self.on_header = self._said.__setitem__
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(**_LENIENT)
-        self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
         self._keep = False
         self._paused = False
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask(self, request: bytes) -> Response:
-        """Send a request; its answer, of which nothing has come yet."""
+    def ask(self, parts: Sequence[bytes], size: int) -> Response:
+        """Send a request, whose body is of this size; its answer, of which nothing has come yet."""
         response = self._response = Response(self)
         self._head_bytes = 0
         self._keep = False
-        self._transport.write(request)
+        if size < _WRITTEN_APART_BYTES:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
         return response
 
     def done(self, response: Response) -> None:
@@ -208,8 +221,10 @@ class Connection(asyncio.Protocol):
         if self._response is not response:
             return
         self._response = None
-        if self._keep and self.usable and response.complete and response.error is None:
-            self.read_on()
+        # `_keep` says that all of the answer has come.
+        if self._keep and self.usable:
+            if self._paused:
+                self.read_on()
             self._client.keep(self)
         else:
             self.close()
@@ -242,29 +257,53 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         response = self._response
-        if response is None or response.complete:
-            # Nobody asked: what comes next on it could be anybody's answer.
-            self.usable = False
-            if response is None:
-                self._transport.abort()
+        # Where nobody has asked, what comes next on it could be anybody's answer.
+        if response is None:
+            self.close()
             return
-        if not response.status:
-            self._head_bytes += len(data)
+        over = response.complete
+        if over:
+            self.usable = False
+            return
+        begun = response.status
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.usable = False
-            response.take(self._pieces)
-            response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
-        else:
-            if not response.status and self._head_bytes > _HEAD_BYTES:
-                self.usable = False
-                response.end(NotHttp("the answer's head has no end"))
-        response.take(self._pieces)
+            self._garbled(response)
+        if not begun:
+            self._head_came(response, len(data))
+        pieces = self._pieces
+        if response.complete:
+            pieces.clear()  # what is behind it is of an answer nobody has asked for
+        elif begun:
+            if not pieces:
+                return  # the framing of what follows
+            tap = response.tap
+            if (
+                tap is not None
+                and response.waiter is not None
+                and tap.takes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            ):
+                pieces.clear()
+                return
+        response.take(pieces)
         response.wake()
         if response.full and not self._paused and not response.complete:
             self._paused = True
             self._transport.pause_reading()
+
+    def _garbled(self, response: Response) -> None:
+        self.usable = False
+        if not response.complete:
+            response.take(self._pieces)
+        response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
+
+    def _head_came(self, response: Response, size: int) -> None:
+        """A piece of the head, or all of it."""
+        self._head_bytes += size
+        if not response.status and self._head_bytes > _HEAD_BYTES:
+            self.usable = False
+            response.end(NotHttp("the answer's head has no end"))
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whichever side."""
@@ -280,36 +319,35 @@ class Connection(asyncio.Protocol):
         """An answer begins."""
         if self._response is not None and self._response.complete:
             self.usable = False
-        self._headers = {}
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header has come."""
-        self._headers[name.lower()] = value
+        self._said.clear()
 
     def on_headers_complete(self) -> None:
         """The head has come; of one that only says that more will follow, nothing is kept."""
         response = self._response
         status = self._parser.get_status_code()
         if response is not None and status >= 200 and not response.complete:
-            response.begun(status, self._headers)
+            said = self._said
+            response.headers = dict(zip(map(bytes.lower, said), said.values(), strict=True))
+            response.status = status
 
     def on_message_complete(self) -> None:
         """The answer has come whole."""
         response = self._response
         if response is not None and response.status and not response.complete:
             self._keep = self._parser.should_keep_alive()
-            response.take(self._pieces)
-            response.end()
+            response.end_with(self._pieces)
 
     def _look(self) -> None:
         """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""
         self._timer = None
-        if self._response is None:
+        response = self._response
+        if response is None:
             return
-        if self.loop.time() >= self._until - 0.0005:
-            self._response.wake(TimeoutError())
+        until = self._until if response.tap is None else response.tap.until
+        if self.loop.time() >= until - 0.0005:
+            response.wake(TimeoutError())
         else:
-            self._timer = self.loop.call_at(self._until, self._look)
+            self._timer = self.loop.call_at(until, self._look)
 
 
 class Http1:
@@ -359,8 +397,8 @@ class Http1:
             HttpFailed: no answer.
         """
         connection = self._kept() or await self._connected(until)
-        length = b"content-length: %d\r\n\r\n" % sum(map(len, body))
-        response = connection.ask(b"".join((self._head, head, length, *body)))
+        size = sum(map(len, body))
+        response = connection.ask((self._head, head, b"content-length: %d\r\n\r\n" % size, *body), size)
         try:
             while not response.status and not response.complete:
                 await response.wait(until)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -18,6 +18,7 @@ from gateway.backends.backend import ModelCall
 from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, NotHttp, Response
 from gateway.backends.reading import Reader, Said, UnknownEncoding, read_some, reader_of
 from gateway.backends.secrets import Secrets
+from gateway.backends.tap import Tap, Tapped
 from gateway.backends.wire import error_from_frame, error_from_status, text_of
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk, decode_chunk, decode_chunks
@@ -65,35 +66,78 @@ _USAGE_WORDS = (b"stream_options", b"include_usage")
 _EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 _encode = msgspec.json.Encoder().encode
+_wire_of = attrgetter("wire")
 
 
 class _Reading:
-    """How far one stream has been read."""
+    """How far one stream has been read.
 
-    __slots__ = ("_ended", "_wanted", "begun", "finished", "joiner", "normaliser", "runs")
+    Attributes:
+        said: whether anything but comments came.
+        begun: whether anything of an answer did.
+        finished: whether all of the answer did, but for usage.
+        over: whether nothing more is to come.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_wanted",
+        "begun",
+        "finished",
+        "joiner",
+        "normaliser",
+        "over",
+        "parser",
+        "runs",
+        "said",
+    )
 
     def __init__(self, normaliser: StreamNormaliser | None, wanted: int) -> None:
+        self.parser = SseParser()
         self.normaliser = normaliser
-        self.runs = RunScanner()
+        self.runs = RunScanner() if normaliser is None else normaliser.runs
         self.joiner = SurrogateJoiner()
         self._wanted = wanted
         self._ended: set[int | None] = set()
+        self.said = False
         self.begun = False
         self.finished = False
+        self.over = False
+
+    def exact(self, payloads: Sequence[bytes]) -> list[Chunk]:
+        """The chunks, runs of text as one; none where one of them is odd: one by one, then, which says which and why."""
+        runs = self.runs
+        chunks: list[Chunk] = []
+        start, size = 0, len(payloads)
+        while start < size:
+            if (found := runs.scan(payloads, start)) is not None:
+                run, start = found
+                chunks.append(run)
+                continue
+            settled = runs.settled
+            # Until it is known how text looks here, few at a time: most begin with a role and a text.
+            read = _sound(payloads[start:] if settled else payloads[start : start + 2])
+            if not read:
+                return []
+            chunks += read
+            start += len(read)
+            # Of servers that tell each second apart, the form is what it was last.
+            runs.learn(read[-1])
+            if not settled and runs.settled and (found := runs.scan(payloads, start - 1)) is not None:
+                chunks[-1], start = found
+        return chunks
 
     def note(self, chunks: Sequence[Chunk]) -> None:
         """Take in chunks: the answer is complete when each of its choices has ended."""
-        if len(chunks) == 1 and chunks[0].run is not None:
-            self.begun = True
-            return
-        self.begun = self.begun or any(chunk.choices for chunk in chunks)
-        if self.finished:
-            return
-        if self._wanted == 1:
-            self.finished = _end(chunks) is not None
-            return
-        self._ended.update(choice.index for chunk in chunks for choice in chunk.choices if choice.finish_reason)
-        self.finished = len(self._ended) >= self._wanted
+        for chunk in chunks:
+            if chunk.run is not None:
+                self.begun = True
+                continue
+            for choice in chunk.fields.choices or ():
+                self.begun = True
+                if choice.finish_reason:
+                    self._ended.add(choice.index)
+        self.finished = self.finished or len(self._ended) >= self._wanted
 
 
 class NativeBackend:
@@ -114,12 +158,13 @@ class NativeBackend:
         if config.base_url is not None and config.provider == "openai":
             default_dialect = "compatible"  # OpenAI's protocol at another address: only its owner can vouch for it
         self._exact = (config.dialect or default_dialect) == "openai"
-        self._model = _encode(config.model)
+        self._opening = _opening(config.model)
         self._wildcard = config.model if config.model and "*" in config.model else None
         self._dropped = frozenset(config.drop_params)
         self._names = {**_RENAMED.get(config.provider, {}), **config.map_params}
         params = {name: msgspec.Raw(_encode(value)) for name, value in config.params.items()}
         self._params = renamed(params, (), self._names)
+        self._changes_fields = bool(self._dropped or self._names or self._params)
         # The field for thoughts; None where they are not sent.
         self._reasoning = None if config.send_reasoning in ("auto", "off") else config.send_reasoning
         own_headers = {name.lower(): value.strip() for name, value in config.headers.items()}
@@ -170,27 +215,70 @@ class NativeBackend:
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
         reading = _Reading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
-        async with aclosing(self._events(call, reading)) as events:
-            async for payloads, last in events:
-                batch: list[Chunk] = []
-                failure = self._read(payloads, reading, batch, call)
+        now = asyncio.get_running_loop().time
+        idle_s = self._config.idle_timeout_s
+        tap = Tap(reading.runs, now, idle_s=idle_s, most_s=call.timeout_s, most_bytes=_STREAM_BYTES)
+        until = first_by = tap.heard + min(self._config.first_token_timeout_s, call.timeout_s)
+        response: Response | None = None
+        try:
+            response = await self._begin(call, first_by, stream=True)
+            content = await self._stream_of(response, call, first_by)
+            while not reading.over:
+                if tap.is_open and content is response:
+                    response.tap = tap if reading.parser.between and not reading.finished else None
+                data = await content.readany(until)
+                tap.left_bytes -= len(data)
+                if tap.left_bytes < 0:
+                    raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
+                batch = Tapped((), tap)
+                failure = self._read(data, reading, batch, call)
                 if batch:
                     yield batch
                 if failure is not None:
                     raise failure
-                if last != "more" and not (reading.finished or (last == "done" and reading.begun)):
-                    words = "was cut off" if reading.begun else "is empty"
-                    raise UpstreamBroken(f"The answer of `{call.model}` {words}.")
+                tap.heard = now()
+                until = tap.until if reading.said else first_by  # comments are no first token
+                if reading.finished:
+                    until = min(until, tap.heard + _AFTER_FINISH_S)
+            response.tap = None
+            await _read_end(content)
+        except EventTooLarge as error:
+            raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
+        except (HttpFailed, OSError) as error:
+            if reading.finished:
+                return  # all that is missing is the end mark
+            if isinstance(error, TimeoutError):
+                until = tap.until if response is not None and response.tap is not None else until
+                waited_s = max(0.0, until - tap.heard)
+                raise UpstreamTimeout(f"`{call.model}` sent nothing for {waited_s:g} s.") from error
+            raise self._unreachable(call, error, begun=response is not None) from error
+        finally:
+            if response is not None:
+                response.give_back()
 
     async def close(self) -> None:
         """Close every connection."""
         await self._server.close()
 
-    def _read(
+    def _read(self, data: bytes, reading: _Reading, batch: list[Chunk], call: ModelCall) -> GatewayError | None:
+        """Put what was read into the batch, up to a failure: what came before it still counts. No data is the end."""
+        payloads = reading.parser.feed(data) if data else reading.parser.close()
+        done = b"[DONE]" in payloads
+        if done:
+            payloads = payloads[: payloads.index(b"[DONE]")]
+        reading.said = reading.said or bool(payloads)
+        failure = self._take_all(payloads, reading, batch, call)
+        reading.over = done or not data
+        if failure is None and reading.over and not (reading.finished or (done and reading.begun)):
+            words = "was cut off" if reading.begun else "is empty"
+            failure = UpstreamBroken(f"The answer of `{call.model}` {words}.")
+        return failure
+
+    def _take_all(
         self, payloads: Sequence[bytes], reading: _Reading, batch: list[Chunk], call: ModelCall
     ) -> GatewayError | None:
-        """Put what was read into the batch, up to a failure: what came before it still counts."""
-        if reading.normaliser is None and (chunks := _exact(payloads, reading.runs)):
+        """Put events' chunks into the batch, up to a failure."""
+        if reading.normaliser is None and (chunks := reading.exact(payloads)):
             batch += chunks
             reading.note(chunks)
             return None
@@ -198,17 +286,10 @@ class NativeBackend:
         for position, payload in enumerate(payloads):
             if position < behind:
                 continue
-            if reading.normaliser is not None:
-                if (
-                    position + 1 < len(payloads)
-                    and (run := reading.normaliser.scan_run(payloads, position)) is not None
-                ):
-                    chunk, behind = run
-                    batch.append(chunk)
-                    continue
-                if (known := reading.normaliser.scan(payload)) is not None:
-                    batch.append(known)
-                    continue
+            if reading.normaliser is not None and (run := reading.runs.scan(payloads, position)) is not None:
+                chunk, behind = run
+                batch.append(chunk)
+                continue
             failure: GatewayError | None = None
             try:
                 for part in _parts(payload):
@@ -244,72 +325,20 @@ class NativeBackend:
         reading.note((chunk,))
         return None
 
-    async def _events(self, call: ModelCall, reading: _Reading) -> AsyncGenerator[tuple[list[bytes], str], None]:
-        """Payloads that arrived together, and `more`, `done` (the end mark came) or `eof`."""
-        parser = SseParser()
-        now = asyncio.get_running_loop().time
-        asked = now()
-        until = asked + call.timeout_s
-        wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
-        wait_until = first_by = asked + wait_s
-        said = False
-        response: Response | None = None
-        size = 0
-        try:
-            response = await self._begin(call, first_by, stream=True)
-            content = await self._stream_of(response, call, first_by)
-            while True:
-                data = await content.readany(wait_until)
-                size += len(data)
-                if size > _STREAM_BYTES:
-                    raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
-                payloads = parser.feed(data) if data else parser.close()
-                done = b"[DONE]" in payloads
-                if done:
-                    payloads = payloads[: payloads.index(b"[DONE]")]
-                yield payloads, "done" if done else "more" if data else "eof"
-                if done:
-                    await _read_end(content)
-                if done or not data:
-                    return
-                heard = now()
-                said = said or bool(payloads)
-                # Comments are no first token.
-                wait_s = max(0.0, min(self._config.idle_timeout_s, until - heard) if said else first_by - heard)
-                if reading.finished:
-                    wait_s = min(wait_s, _AFTER_FINISH_S)
-                wait_until = heard + wait_s
-        except EventTooLarge as error:
-            raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
-        except (HttpFailed, OSError) as error:
-            if reading.finished:
-                return  # all that is missing is the end mark
-            if isinstance(error, TimeoutError):
-                raise UpstreamTimeout(f"`{call.model}` sent nothing for {wait_s:g} s.") from error
-            raise self._unreachable(call, error, begun=response is not None) from error
-        finally:
-            if response is not None:
-                response.give_back()
-
     async def _whole(self, response: Response, call: ModelCall, until: float) -> bytes:
         """The body of an answer, which is not larger than what a gateway can hold of many at once."""
-        parts: list[bytes] = []
-        size = 0
-        content = self._reader(response, call)
-        while data := await content.readany(until):
-            parts.append(data)
-            size += len(data)
-            if size > _ANSWER_BYTES:
-                raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
-            if content.at_eof():
-                break
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        body = response.at_once()
+        if body is None:
+            body = await _read(self._reader(response, call), until)
+        if len(body) > _ANSWER_BYTES:
+            raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
+        return body
 
     async def _begin(self, call: ModelCall, until: float, *, stream: bool) -> Response:
         """Send the request; the response, once it is clear that it is no refusal."""
         while True:
             asked, reasoning = stream and self._asks_usage, self._reasoning
-            trace = b"traceparent: 00-%b-%b-01\r\n" % (call.trace_id.encode(), call.trace_id[:16].encode())
+            trace = f"traceparent: 00-{call.trace_id}-{call.trace_id[:16]}-01\r\n".encode()
             response = await self._server.post(trace, self._body(call, stream=stream), until)
             if response.status < 300:
                 return response
@@ -370,10 +399,11 @@ class NativeBackend:
 
     def _gathered(self, body: bytes, call: ModelCall) -> Answer:
         """The answer of a server that streams though nobody asked it to."""
-        parser, reading, batch = SseParser(), _Reading(StreamNormaliser(new_call_id), _wanted(call)), list[Chunk]()
-        payloads = [*parser.feed(body), *parser.close()]
+        reading, batch = _Reading(StreamNormaliser(new_call_id), _wanted(call)), list[Chunk]()
+        payloads = [*reading.parser.feed(body), *reading.parser.close()]
         done = b"[DONE]" in payloads
-        failure = self._read(payloads[: payloads.index(b"[DONE]")] if done else payloads, reading, batch, call)
+        payloads = payloads[: payloads.index(b"[DONE]")] if done else payloads
+        failure = self._take_all(payloads, reading, batch, call)
         if failure is not None:
             raise failure
         if not reading.begun or not (reading.finished or done):
@@ -416,25 +446,25 @@ class NativeBackend:
             raise self._no_answer(words, payload) from error
 
     def _body(self, call: ModelCall, *, stream: bool) -> list[bytes]:
-        model = self._model if self._wildcard is None else _encode(self._wildcard.replace("*", call.wanted))
+        opening = self._opening if self._wildcard is None else _opening(self._wildcard.replace("*", call.wanted))
         if (field := self._reasoning) is None:
-            messages = b",".join(map(encode_message, call.messages))
+            # The bytes that came, all at once; one by one only where some message has none.
+            wires = [*map(_wire_of, call.messages)]
+            messages = b",".join(map(encode_message, call.messages) if None in wires else wires)
         else:
-            messages = b",".join(encode_with_reasoning(message, field) for message in call.messages)
-        parts = [b'{"model":', model, b',"messages":[', messages, b"]"]
-        fields = with_defaults(renamed(call.fields, self._dropped, self._names), self._params)
-        options = b""
-        for name, raw in fields.items():
-            if stream and name == "stream_options" and self._asks_usage:
-                options = b"," + bytes(raw).strip()[1:-1]
-                continue
-            parts += (b",", _encode(name), b":", bytes(raw))
-        if stream:
-            parts.append(b',"stream":true')
-            if self._asks_usage:
-                parts += (b',"stream_options":{"include_usage":true', options, b"}")
-        parts.append(b"}")
-        return parts
+            messages = b",".join([encode_with_reasoning(message, field) for message in call.messages])
+        fields = call.fields
+        if self._changes_fields:
+            fields = with_defaults(renamed(fields, self._dropped, self._names), self._params)
+        if not stream:
+            return [opening, messages, b"],", _encode(fields)[1:]] if fields else [opening, messages, b"]}"]
+        asks = b',"stream":true}'
+        if self._asks_usage:
+            options = bytes(fields.get("stream_options", b"{}")).strip()[1:-1].strip()
+            fields = {name: raw for name, raw in fields.items() if name != "stream_options"}
+            more = b"," if options else b""
+            asks = b',"stream":true,"stream_options":{"include_usage":true%b%b}}' % (more, options)
+        return [opening, messages, b"]", b"," if fields else b"", _encode(fields)[1:-1], asks]
 
     def _refused(self, response: Response, body: bytes, call: ModelCall) -> GatewayError:
         headers = {str(name, "latin-1"): value.decode("utf-8", "replace") for name, value in response.headers.items()}
@@ -450,37 +480,38 @@ class NativeBackend:
         return UpstreamError(f"The upstream of `{call.model}` cannot be reached.")
 
 
+async def _read(content: Reader, until: float) -> bytes:
+    """A body, up to where it is more than an answer may be."""
+    parts: list[bytes] = []
+    size = 0
+    while size <= _ANSWER_BYTES and (data := await content.readany(until)):
+        parts.append(data)
+        size += len(data)
+        if content.at_eof():
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 async def _read_end(content: Reader) -> None:
     if not content.at_eof():
         with contextlib.suppress(TimeoutError):
             await content.readany(asyncio.get_running_loop().time() + _AFTER_DONE_S)
 
 
-def _exact(payloads: Sequence[bytes], runs: RunScanner) -> list[Chunk]:
-    """The chunks, runs of text as one; none where one of them is odd: one by one, then, which says which and why."""
-    chunks: list[Chunk] = []
-    start, size = 0, len(payloads)
-    while start < size:
-        if (found := runs.scan(payloads, start)) is not None:
-            run, start = found
-            chunks.append(run)
-            continue
-        # Until it is known how text looks here, one by one.
-        some = payloads[start:] if runs.settled else payloads[start : start + 1]
-        start += len(some)
-        try:
-            read = decode_chunks(some)
-        except msgspec.DecodeError:
-            return []  # it may be a pair that was split
-        for chunk in read:
-            if b"\n" in chunk.data or chunk.fields.error is not None or chunk.fields.choices is None:
+def _sound(payloads: Sequence[bytes]) -> list[Chunk]:
+    """The chunks; none where one of them is odd."""
+    try:
+        read = decode_chunks(payloads)
+    except msgspec.DecodeError:
+        return []  # it may be a pair that was split
+    for chunk in read:
+        fields = chunk.fields
+        if fields.choices is None or fields.error is not None or b"\n" in chunk.data:
+            return []
+        for choice in fields.choices:
+            if choice.finish_reason == "error":
                 return []
-            if any(choice.finish_reason == "error" for choice in chunk.fields.choices):
-                return []
-        if not runs.settled:
-            runs.learn(read[0])
-        chunks += read
-    return chunks
+    return read
 
 
 def _wanted(call: ModelCall) -> int:
@@ -490,15 +521,6 @@ def _wanted(call: ModelCall) -> int:
         return 1 if raw is None else max(1, int(bytes(raw)))
     except ValueError:
         return 1
-
-
-def _end(chunks: Sequence[Chunk]) -> str | None:
-    """The last finish reason among them; from the end, for that is where they are."""
-    for chunk in reversed(chunks):
-        for choice in chunk.choices:
-            if choice.finish_reason:
-                return choice.finish_reason
-    return None
 
 
 def _parts(payload: bytes) -> Sequence[bytes]:
@@ -523,6 +545,11 @@ def _failure_in(chunk: Chunk) -> UpstreamBroken | None:
         if failed is not None:
             return failed
     return None
+
+
+def _opening(model: str | None) -> bytes:
+    """How a request begins, up to its messages."""
+    return b'{"model":%b,"messages":[' % _encode(model)
 
 
 def _chat_url(base: str) -> URL:

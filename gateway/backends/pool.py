@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.backends.attempts import Attempt, Attempts, Tier
 from gateway.backends.backend import ModelCall
+from gateway.backends.tap import Tap, Tapped
 from gateway.backends.veil import Veil, veiled
 from gateway.backends.watched import WatchedBackend
 from gateway.chat.answer import Answer
@@ -36,12 +37,16 @@ class PoolAnswer(msgspec.Struct, frozen=True):
 
 
 class PoolBatch(msgspec.Struct, frozen=True):
-    """Chunks that arrived together, and whose they are. Another `attempt` than before begins the answer anew."""
+    """Chunks that arrived together, and whose they are. Another `attempt` than before begins the answer anew.
+
+    With a `tap`, what follows need not come as batches: see there.
+    """
 
     chunks: Sequence[Chunk]
     backend: str
     model: str
     attempt: int
+    tap: Tap | None = None
 
 
 class Pool:
@@ -96,7 +101,9 @@ class Pool:
         Raises:
             GatewayError: the last failure, when nobody answered in `call.timeout_s`.
         """
-        attempts = self._attempts(call, record, prefer, fallbacks=fallbacks, streamed=False)
+        clock, tiers = self._clock, self._tiers if fallbacks else self._own
+        until = clock.monotonic() + call.timeout_s
+        attempts = Attempts(tiers, call, record, clock, self._dice, prefer, False, until)
         attempt = attempts.plain()
         while True:
             attempt = attempt or await attempts.next()
@@ -104,8 +111,8 @@ class Pool:
                 asked, veil = attempt.fitted(), None
                 if asked.private is not None:
                     asked, veil = await _veiled(asked, attempt, record)
-                answer = await attempt.adapter.complete(asked)
-                attempt.answered(self._clock.monotonic(), streamed=False)
+                answer = await attempt.key.adapter.complete(asked)
+                attempt.answered(clock.monotonic(), streamed=False)
                 if veil is not None:
                     answer = veil.answer(answer)
             except GatewayError as error:
@@ -137,7 +144,9 @@ class Pool:
         Raises:
             GatewayError: the last failure before the client saw content, or any failure after it.
         """
-        attempts = self._attempts(call, record, prefer, fallbacks=fallbacks, streamed=True)
+        clock, tiers = self._clock, self._tiers if fallbacks else self._own
+        until = clock.monotonic() + call.timeout_s
+        attempts = Attempts(tiers, call, record, clock, self._dice, prefer, True, until)
         attempt = attempts.plain()
         while True:
             attempt = attempt or await attempts.next()
@@ -155,7 +164,7 @@ class Pool:
                         if begun:
                             if seen is not None:
                                 lost = _usage(batch) or lost
-                            yield PoolBatch(batch, name, model, number)
+                            yield PoolBatch(batch, name, model, number, batch.tap if type(batch) is Tapped else None)
                             continue
                         held += batch
                         if _has_content(batch) or await self._content_follows(batches, held, attempt):
@@ -193,12 +202,6 @@ class Pool:
                 if _has_content(batch):
                     return True
         return False
-
-    def _attempts(
-        self, call: ModelCall, record: Recorder, prefer: str | None, *, fallbacks: bool, streamed: bool
-    ) -> Attempts:
-        tiers = self._tiers if fallbacks else self._own
-        return Attempts(tiers, call, record, self._clock, self._dice, prefer=prefer, streamed=streamed)
 
 
 async def _veiled(call: ModelCall, attempt: Attempt, record: Recorder) -> tuple[ModelCall, Veil | None]:

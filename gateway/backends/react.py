@@ -25,13 +25,14 @@ from gateway.chat.react import Choice, as_text, choice_of, has_tool_talk, text_f
 from gateway.chat.react_reader import ReactReader, Said
 from gateway.errors import InvalidRequest, UpstreamError
 from gateway.ids import new_call_id
+from gateway.late import late
 
 _encode = msgspec.json.Encoder().encode
 _log: Any = structlog.get_logger("gateway.backends")
 
 _TOOLS = r"(?:tools?\b|tool[ _-]?(?:use|calls?|calling)|function[ _-]?call(?:s|ing)?|functions)"
 # Ollama, vLLM, llama.cpp, OpenRouter, Groq, DeepSeek, litellm and servers that check their fields, in their own words.
-_NO_TOOLS = re.compile(
+_NO_TOOLS = late(
     rf"(?:does|do|did) not (?:currently )?support (?:the )?[`'\"]?{_TOOLS}"
     rf"|{_TOOLS}[`'\"]? (?:is|are) not (?:currently )?(?:supported|enabled|available|implemented|allowed)"
     rf"|{_TOOLS} not supported"

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import quote, quote_plus
 
+from gateway.late import late
+
 HIDDEN: Final = "***"
 # Shorter ones are words (`none`) that would only make messages unreadable.
 _SHORTEST: Final = 5
 _LONGEST: Final = 4000
 
 # Every repetition has a bound, so that no text takes longer than its length.
-_KEYS: Final = re.compile(
+_KEYS: Final = late(
     r"""
       \b(?:sk|pk|rk|gsk|hf|xai|r8|pplx|nvapi|tgp|fw|csk|jina|ak|dsa?pi|pat)[-_](?=[\w*.-]{0,64}[\d*])[\w*.-]{6,256}
     | \bAIza[\w*-]{10,80}                                   # Google
@@ -31,7 +33,7 @@ _KEYS: Final = re.compile(
     re.VERBOSE,
 )
 # Behind such a word stands its value; one without a digit is a word of the sentence.
-_NAMED: Final = re.compile(
+_NAMED: Final = late(
     r"""
     (\b(?:(?:x[-_])?(?:goog[-_])?api[-_\ ]?key|key|(?:access|auth|id|refresh|bearer|security|session)[-_\ ]?token|token
        |secret|password|passwd|credentials?|signature|authorization)
@@ -44,7 +46,7 @@ _NAMED: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 # Long runs of letters and digits are keys where an upstream speaks of keys; elsewhere they are ids, which help.
-_RUN: Final = re.compile(r"(?<![\w-])(?!req_)(?=\w{0,64}\d)(?=\w{0,64}[A-Za-z])\w{24,512}(?![\w-])")
+_RUN: Final = late(r"(?<![\w-])(?!req_)(?=\w{0,64}\d)(?=\w{0,64}[A-Za-z])\w{24,512}(?![\w-])")
 
 
 class Secrets:

@@ -39,8 +39,10 @@ class Pace:
 
     def measured(self, seconds: float, now: float) -> None:
         """Take one measurement in; after a long silence it stands alone."""
-        known = self.at(now)
-        self._seconds = seconds if known is None else known + _NEWEST * (seconds - known)
+        if self._at is None or now - self._at > _REMEMBERED_S:
+            self._seconds = seconds
+        else:
+            self._seconds += _NEWEST * (seconds - self._seconds)
         self._at = now
 
     def at(self, now: float) -> float | None:
@@ -79,6 +81,7 @@ class WatchedBackend:
         whole: seconds of answers that are not streamed.
         tool_schemas: the dialect of schemas it takes tools in.
         layout: the order of messages it insists on, or None.
+        key_count: how many keys it has; a backend without keys has one that is none.
     """
 
     def __init__(self, adapters: Sequence[Backend], config: BackendConfig) -> None:
@@ -91,12 +94,8 @@ class WatchedBackend:
         self.tool_schemas = dialect_of(config)
         self.layout = _layout(config)
         self._keys = tuple(Key(adapter) for adapter in adapters)
+        self.key_count = len(self._keys)
         self._turn = 0
-
-    @property
-    def key_count(self) -> int:
-        """How many keys it has; a backend without keys has one that is none."""
-        return len(self._keys)
 
     def key(self, now: float) -> Key:
         """The key for the next call: in turn, those that rest left out; if all do, the one that is up first."""

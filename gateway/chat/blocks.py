@@ -5,7 +5,9 @@ Pure values. Chat Completions, Responses and Messages are codecs that read and w
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -98,9 +100,17 @@ class Message(msgspec.Struct, frozen=True):
         """The calls in this message."""
         if self.role != "assistant":
             return ()
+        if len(self.blocks) == 1:  # most answers
+            block = self.blocks[0]
+            return (block,) if type(block) is ToolCall else ()
         return tuple([block for block in self.blocks if isinstance(block, ToolCall)])
 
     @property
     def has_image(self) -> bool:
         """Whether an image is part of it."""
         return Image in map(type, self.blocks)
+
+
+# For `map`: of long conversations, one thing of each message, without a step of Python for each.
+role_of: Final[Callable[[Message], Role]] = attrgetter("role")
+wire_of: Final[Callable[[Message], bytes | None]] = attrgetter("wire")

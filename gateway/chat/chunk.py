@@ -83,15 +83,35 @@ class ChunkFields(msgspec.Struct):
         return isinstance(self.message, str) or isinstance(self.detail, (str, list))
 
 
-class Form(msgspec.Struct, frozen=True, eq=False):
-    """What chunks have in common that bring nothing but more text of the only choice: the bytes around the text."""
+class Form:
+    """What chunks have in common that bring nothing but more text of the only choice: the bytes around the text.
 
-    before: bytes
-    after: bytes
+    Attributes:
+        before: up to the text, its quotation mark included.
+        after: from the text's other quotation mark on.
+        first: what stands before the text of the first of several events.
+        between: what stands between the texts of two.
+        last: what stands behind the text of the last.
+        begins: where the first text begins.
+        ends: where the last one ends, from behind.
+        least_bytes: the size of an event that says nothing.
+    """
+
+    __slots__ = ("after", "before", "begins", "between", "ends", "first", "last", "least_bytes")
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self.before = before
+        self.after = after
+        self.first = b"data: " + before
+        self.last = after + b"\n\n"
+        self.between = self.last + self.first
+        self.begins = len(self.first)
+        self.ends = -len(self.last)
+        self.least_bytes = len(self.between)
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Chunks of one form that arrived together: their texts, each as JSON has it, and all of them read and joined."""
+    """Chunks of one form that arrived together: their texts, each as it stands between quotation marks, and all of them read and joined."""
 
     form: Form
     spelled: list[bytes]

@@ -20,7 +20,7 @@ from gateway.errors import UpstreamBroken
 
 _encode = msgspec.json.Encoder().encode
 
-# What servers call their ends, and what OpenAI's schema calls them.
+# What servers call their ends, and what OpenAI's schema calls them; any other is `stop`.
 _FINISH = {
     "function_call": "tool_calls",
     "tool_use": "tool_calls",
@@ -31,7 +31,6 @@ _FINISH = {
     "max_tokens": "length",
     "safety": "content_filter",
 }
-_KNOWN_FINISH = frozenset({"stop", "length", "tool_calls", "content_filter"})
 
 _TIERS = ("auto", "default", "flex", "scale", "priority", "fast")
 
@@ -45,14 +44,13 @@ def finish_reason(said: str | None, *, has_calls: bool) -> str | None:
     What was emitted counts more than what was said: an answer that carries calls ends with `tool_calls`, one without them
     does not, unless it was cut (`length`, `content_filter`).
     """
-    if not said:
-        return None
-    reason = _FINISH.get(said, said)
-    if reason not in _KNOWN_FINISH:
-        reason = "stop"
-    if reason in ("stop", "tool_calls"):
-        return "tool_calls" if has_calls else "stop"
-    return reason
+    if said != "stop":  # as most do
+        if not said:
+            return None
+        reason = _FINISH.get(said, said)
+        if reason in ("length", "content_filter"):
+            return reason
+    return "tool_calls" if has_calls else "stop"
 
 
 class _Function(msgspec.Struct):
@@ -198,6 +196,13 @@ def _normalised(position: int, choice: Any, new_id: Callable[[], str]) -> tuple[
 
 
 def _message(wire: _Message, new_id: Callable[[], str]) -> Message:
+    content = wire.content
+    if (
+        type(content) is str
+        and content
+        and not (wire.reasoning_content or wire.reasoning or wire.refusal or wire.tool_calls or wire.function_call)
+    ):  # most answers
+        return Message("assistant", (Text(content),))
     blocks: list[Block] = []
     parts = wire.content if isinstance(wire.content, list) else []
     if thought := wire.reasoning_content or wire.reasoning or content_thought(parts):

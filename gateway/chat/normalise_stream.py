@@ -6,7 +6,7 @@ decoded again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, ToolCallDelta, decode_chunk
 from gateway.chat.deltas import CallPiece, CallTracker, calls_of, content_text, content_thought, encode_piece
 from gateway.chat.normalise import KEPT, failure_of, finish_reason, logprobs, marks, said_usage, whole
-from gateway.chat.scanner import RunScanner, TextScanner
+from gateway.chat.scanner import RunScanner
 
 _encode = msgspec.json.Encoder().encode
 
@@ -27,6 +27,9 @@ class StreamNormaliser:
 
     Args:
         new_id: makes a call id.
+
+    Attributes:
+        runs: recognises the chunks that only bring more text.
     """
 
     def __init__(self, new_id: Callable[[], str]) -> None:
@@ -34,25 +37,11 @@ class StreamNormaliser:
         self._trackers: dict[int, CallTracker] = {}
         self._role: set[int] = set()
         self._finished: set[int] = set()
-        self._scanner = TextScanner()
-        self._runs = RunScanner()
-        self._known = ChunkFields()
+        # A chunk that says nothing is left out, and so belongs to no run.
+        self.runs = RunScanner(blank=False)
         self._created = 0
         self._id = ""
         self._model = ""
-
-    def scan(self, payload: bytes) -> Chunk | None:
-        """The chunk, where it only brings more text in a form that was seen before; else None: it has to be decoded."""
-        found = self._scanner.scan(payload)
-        if found is None:
-            return None
-        known = self._known
-        said = [ChunkChoice(0, Delta(content=found[0]))]
-        return Chunk(found[1], ChunkFields(known.id, known.model, said, created=known.created))
-
-    def scan_run(self, payloads: Sequence[bytes], start: int) -> tuple[Chunk, int] | None:
-        """The run of such chunks that begins at `start`, and where it ends; None where none begins there."""
-        return self._runs.scan(payloads, start, blank=False)
 
     def feed(self, chunk: Chunk) -> Chunk:
         """The chunk as OpenAI's schema wants it; one without choices keeps only its usage.
@@ -104,9 +93,7 @@ class StreamNormaliser:
             and source is not None
             and isinstance(source.content, str)
         ):
-            self._known = made.fields
-            self._scanner.learn(came.data, made.data)
-            self._runs.learn_as(came.data, made)
+            self.runs.learn_as(came.data, made)
 
     def _choice(
         self, index: int, choice: ChunkChoice, source: dict[str, Any]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.chat.react_labels import Label, input_inside, label_of, line_labels
+from gateway.late import late
 
 _NOTHING = frozenset(
     {"", "none", "null", "n/a", "na", "nil", "no action", "no input", "empty", "无", "無", "不需要", "空"}
@@ -24,10 +25,10 @@ _FINAL = frozenset(
 )
 _AROUND = " \t\r\n*_`\"'“”‘’[]<>「」【】（）()"
 _ENDS = ".,;:。，；："
-_FENCE = re.compile(r"\s*(?:`{3}[\w-]*[ \t]*\n?|~{3}[\w-]*[ \t]*\n?)?\s*")
-_CALLED = re.compile(r"[\s*_`\"'\[<]*([\w./:-]+)[\s*_`\"'\]>]*[:：]?\s*([({（\[].*)", re.DOTALL)
-_PAIR = re.compile(r"[\s,，;]*[\"'`]?([A-Za-z_]\w*)[\"'`]?\s*[:=：]\s*", re.ASCII)
-_NOT_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+_FENCE = late(r"\s*(?:`{3}[\w-]*[ \t]*\n?|~{3}[\w-]*[ \t]*\n?)?\s*")
+_CALLED = late(r"[\s*_`\"'\[<]*([\w./:-]+)[\s*_`\"'\]>]*[:：]?\s*([({（\[].*)", re.DOTALL)
+_PAIR = late(r"[\s,，;]*[\"'`]?([A-Za-z_]\w*)[\"'`]?\s*[:=：]\s*", re.ASCII)
+_NOT_NAME = late(r"[^A-Za-z0-9_.-]+")
 _NAMES = ("action", "tool", "name", "tool_name", "function")
 _INPUTS = ("action_input", "actionInput", "tool_input", "arguments", "parameters", "input", "args")
 _LONGEST_LITERAL = 100_000

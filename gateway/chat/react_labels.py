@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
+from gateway.late import late
+
 Kind = Literal["thought", "action", "input", "observation", "final"]
 
 _TRADITIONAL: Final = str.maketrans("动输入参数观结终复", "動輸入參數觀結終覆")
@@ -30,7 +32,7 @@ _WORDS: Final[dict[Kind, tuple[str, ...]]] = {
 _LEAD = r"[ \t>#*_`-]{0,12}"
 _TAIL = r"[ \t]{0,2}\d{0,3}[ \t]{0,2}[*_`]{0,3}[ \t]{0,2}"
 # Behind the colon bold may end; nothing else is taken, for it may be the answer's own.
-_BOLD_ENDS = re.compile(r"\*{1,3}")
+_BOLD_ENDS = late(r"\*{1,3}")
 _BOLD_MOST = 3
 
 
@@ -49,18 +51,16 @@ def _begun(word: str) -> str:
 
 _ALL: Final = tuple(_WORDS)
 _KIND_OF: Final = {word.casefold(): kind for kind, words in _WORDS.items() for word in words}
-_LABEL = re.compile(rf"({_LEAD})({_any(_ALL)})({_TAIL})[:：]", re.IGNORECASE)
-_BEGUN = re.compile(
-    rf"{_LEAD}(?:{'|'.join(_begun(word) for words in _WORDS.values() for word in words)})", re.IGNORECASE
-)
+_LABEL = late(rf"({_LEAD})({_any(_ALL)})({_TAIL})[:：]", re.IGNORECASE)
+_BEGUN = late(rf"{_LEAD}(?:{'|'.join(_begun(word) for words in _WORDS.values() for word in words)})", re.IGNORECASE)
 # Within a line only those that end a thought, and not as the end of another word.
-_INSIDE = re.compile(rf"(?<![A-Za-z])({_any(('final', 'action'))})({_TAIL})[:：]", re.IGNORECASE)
-_INSIDE_BEGUN = re.compile(
+_INSIDE = late(rf"(?<![A-Za-z])({_any(('final', 'action'))})({_TAIL})[:：]", re.IGNORECASE)
+_INSIDE_BEGUN = late(
     rf"(?<![A-Za-z])(?=\S)(?:{'|'.join(_begun(w) for kind in ('final', 'action') for w in _WORDS[kind])})\Z",
     re.IGNORECASE,
 )
-_INPUT_INSIDE = re.compile(rf"(?<![A-Za-z])(?:{_any(('input',))}){_TAIL}[:：]", re.IGNORECASE)
-_LINE_LABEL = re.compile(rf"^{_LEAD}({_any(_ALL)}){_TAIL}[:：]\*{{0,3}}", re.IGNORECASE | re.MULTILINE)
+_INPUT_INSIDE = late(rf"(?<![A-Za-z])(?:{_any(('input',))}){_TAIL}[:：]", re.IGNORECASE)
+_LINE_LABEL = late(rf"^{_LEAD}({_any(_ALL)}){_TAIL}[:：]\*{{0,3}}", re.IGNORECASE | re.MULTILINE)
 # The longest beginning of a label that is not known to be one.
 LONGEST: Final = 48
 

@@ -16,6 +16,10 @@ from gateway.chat.usage import Usage
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
+# What is replaced, and what may stand behind it.
+_NAMES = (b'"id":', b'"created":', b'"model":')
+_BEHIND = (b",", b"}", b" ")
+
 _encode = msgspec.json.Encoder().encode
 _decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -39,11 +43,7 @@ class StreamWriter:
             "model": model,
         }
         self._with_usage = with_usage
-        self._raw = {
-            "id": msgspec.Raw(_encode(answer_id)),
-            "created": msgspec.Raw(_encode(created)),
-            "model": msgspec.Raw(_encode(model)),
-        }
+        self._named = (b'"id":' + _encode(answer_id), b'"created":%d' % created, b'"model":' + _encode(model))
         self._seen: tuple[str | None, str | None, float | None] | None = None
         self._tokens: tuple[tuple[bytes, bytes], ...] | None = None
         self._form: Form | None = None
@@ -65,7 +65,7 @@ class StreamWriter:
                 if run:
                     out.append(self._patched(run))
                     run = []
-                out.append(self._of_run(chunk.run, chunk))
+                out.append(self.run(chunk.run) or self._one_by_one(chunk.payloads))
             elif self._tokens is None:
                 out.append(b"data: " + self._rewritten(chunk.data) + b"\n\n")
             else:
@@ -73,6 +73,19 @@ class StreamWriter:
         if run:
             out.append(self._patched(run))
         return out[0] if len(out) == 1 else b"".join(out)
+
+    def run(self, run: Run) -> bytes | None:
+        """The frames of a run; None where they have to be made one by one.
+
+        What stands around its texts is patched once for all runs of a form.
+        """
+        if self._form is not run.form:
+            self._form = run.form
+            self._around = self._patched_form(run.form)
+        if self._around is None:
+            return None
+        first, between, last = self._around
+        return first + between.join(run.spelled) + last
 
     def chunk(self, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
         """The frame of a chunk the gateway makes itself."""
@@ -96,44 +109,34 @@ class StreamWriter:
         if seen[0] is None or seen[1] is None or seen[2] is None:
             return
         tokens: list[tuple[bytes, bytes]] = []
-        for name, value in (("id", seen[0]), ("created", int(seen[2])), ("model", seen[1])):
-            new = b'"%s":%s' % (name.encode(), bytes(self._raw[name]))
-            for space in (b":", b": "):
-                old = b'"' + name.encode() + b'"' + space + _encode(value)
+        for name, said, new in zip(_NAMES, (seen[0], int(seen[2]), seen[1]), self._named, strict=True):
+            value = _encode(said)
+            for old in (name + value, name + b" " + value):
+                end = data.find(old) + len(old)
                 # The character behind belongs to the pattern: 12 is not the head of 123 or 12.5.
-                end = data[data.index(old) + len(old) :][:1] if data.count(old) == 1 else b""
-                if end in (b",", b"}", b" "):
-                    tokens.append((old + end, new + end))
+                behind = data[end : end + 1]
+                if data.count(old) == 1 and behind in _BEHIND:
+                    tokens.append((old + behind, new + behind))
                     break
             else:
                 return
         self._tokens = tuple(tokens)
 
-    def _of_run(self, run: Run, chunk: Chunk) -> bytes:
-        """The frames of a run: what stands around its texts is patched once for all runs of a form."""
-        if self._form is not run.form:
-            self._form = run.form
-            self._around = self._patched_form(run.form)
-        if self._around is None:
-            return b"".join(b"data: " + self._rewritten(data) + b"\n\n" for data in chunk.payloads)
-        first, between, last = self._around
-        return first + between.join(run.spelled) + last
-
     def _patched_form(self, form: Form) -> tuple[bytes, bytes, bytes] | None:
         """What stands before, between and behind the texts of a run; None where the three values cannot be replaced there."""
-        before, after = form.before, form.after
-        for old, new in self._tokens or ():
-            if before.count(old) + after.count(old) != 1:
-                return None
-            before, after = before.replace(old, new), after.replace(old, new)
-        if self._tokens is None:
+        # No JSON holds this byte.
+        patched = None if self._tokens is None else self._replaced([form.before + b"\0" + form.after])
+        if patched is None:
             return None
-        first, last = b"data: " + before, after + b"\n\n"
+        first, last = patched.split(b"\0")
         return first, last + first, last
 
     def _patched(self, run: list[bytes]) -> bytes:
         # None: spaced in another way, or the same value stands in a nested object too.
-        return self._replaced(run) or b"".join(b"data: " + self._rewritten(data) + b"\n\n" for data in run)
+        return self._replaced(run) or self._one_by_one(run)
+
+    def _one_by_one(self, payloads: Sequence[bytes]) -> bytes:
+        return b"".join([b"data: " + self._rewritten(data) + b"\n\n" for data in payloads])
 
     def _replaced(self, run: list[bytes]) -> bytes | None:
         """The frames of a run with the three values replaced; None where they do not stand once in each."""
@@ -148,6 +151,7 @@ class StreamWriter:
 
     def _rewritten(self, data: bytes) -> bytes:
         top = _decode_top(data)
-        top.update(self._raw)
+        head = self._head
+        top |= {name: msgspec.Raw(_encode(head[name])) for name in ("id", "created", "model")}
         top.setdefault("object", msgspec.Raw(b'"chat.completion.chunk"'))
         return _encode(top)

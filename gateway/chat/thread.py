@@ -50,6 +50,9 @@ def visible_hash(message: Message) -> str:
 
 def canonical(message: Message) -> bytes:
     """The message reduced to what both sides of a conversation agree upon."""
+    role = "system" if message.role == "developer" else message.role
+    if len(message.blocks) == 1 and type(message.blocks[0]) is Text:  # most messages
+        return _encode([role, message.blocks[0].text.strip(), []])
     text: list[str] = []
     rest: list[object] = []
     for block in message.blocks:
@@ -64,7 +67,6 @@ def canonical(message: Message) -> bytes:
                 pass
             case _:
                 rest.append(msgspec.to_builtins(block))
-    role = "system" if message.role == "developer" else message.role
     return _encode([role, "".join(text).strip(), rest])
 
 

@@ -69,12 +69,12 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: float | None = None
-    cache_write_tokens: float | None = None
-    reasoning_tokens: float | None = None
-    audio_tokens: float | None = None
-    accepted_prediction_tokens: float | None = None
-    rejected_prediction_tokens: float | None = None
+    cached_tokens: int | float | None = None
+    cache_write_tokens: int | float | None = None
+    reasoning_tokens: int | float | None = None
+    audio_tokens: int | float | None = None
+    accepted_prediction_tokens: int | float | None = None
+    rejected_prediction_tokens: int | float | None = None
 
 
 _NO_DETAILS = _Details()
@@ -83,15 +83,15 @@ _NO_DETAILS = _Details()
 class WireUsage(msgspec.Struct):
     """`usage` as upstreams send it: any count may be missing, null or a float."""
 
-    prompt_tokens: float | None = None
-    completion_tokens: float | None = None
+    prompt_tokens: int | float | None = None
+    completion_tokens: int | float | None = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
     # What some servers say instead.
-    input_tokens: float | None = None
-    output_tokens: float | None = None
-    cached_tokens: float | None = None
-    total_tokens: float | None = None
+    input_tokens: int | float | None = None
+    output_tokens: int | float | None = None
+    cached_tokens: int | float | None = None
+    total_tokens: int | float | None = None
 
     @property
     def blank(self) -> bool:
@@ -99,11 +99,11 @@ class WireUsage(msgspec.Struct):
         return not (self._prompt or self._completion or self.total_tokens)
 
     @property
-    def _prompt(self) -> float | None:
+    def _prompt(self) -> int | float | None:
         return self.input_tokens if self.prompt_tokens is None else self.prompt_tokens
 
     @property
-    def _completion(self) -> float | None:
+    def _completion(self) -> int | float | None:
         return self.output_tokens if self.completion_tokens is None else self.completion_tokens
 
     def usage(self) -> Usage:
@@ -129,5 +129,7 @@ class WireUsage(msgspec.Struct):
         )
 
 
-def _count(value: float | None) -> int:
+def _count(value: Any) -> int:
+    if type(value) is int and 0 <= value <= _MOST_TOKENS:
+        return value
     return min(max(0, int(value)), _MOST_TOKENS) if value else 0

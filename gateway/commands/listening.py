@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import ASGIApp
 from uvicorn.config import Config
@@ -86,10 +86,11 @@ class Server(HttpServer):
             listening: called once connections are accepted.
         """
         super().__init__(
-            Config(
+            _Config(
                 app,
                 loop="none",
                 http=Connection,
+                interface="asgi3",
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -107,8 +108,8 @@ class Server(HttpServer):
 
     async def serve_on(self, sock: socket.socket) -> None:
         """Serve until a signal says to stop, then let the requests under way end."""
-        # What start-up made stays; the collector need not look at it again. A turn leaves some three objects in cycles
-        # (the server's), so looking at the young ones rarely is enough, and ten thousand of them are a megabyte or two.
+        # What start-up made stays; the collector need not look at it again. A turn leaves nothing in cycles, a connection a
+        # dozen objects, so looking at the young ones rarely is enough, and ten thousand of them are a megabyte or two.
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
@@ -134,6 +135,34 @@ class Server(HttpServer):
         if self.servers:
             self.came_up = True
             self._listening()
+
+
+class _Config(Config):
+    """uvicorn's settings, with what they name taken from here: it would import all of uvicorn to find that nothing is wanted."""
+
+    def load(self) -> None:
+        """As uvicorn's."""
+        self.http_protocol_class = Connection
+        self.ws_protocol_class = None
+        self.lifespan_class = _NoLifespan
+        self.ssl = None
+        self.encoded_headers = []
+        self.loaded_app = self.app  # an ASGI application it is, not a factory
+        self.loaded = True
+
+
+class _NoLifespan:
+    """What uvicorn asks of an app's beginning and end, which are `app.py`'s."""
+
+    def __init__(self, _config: Config) -> None:
+        self.should_exit = False
+        self.state: dict[str, Any] = {}
+
+    async def startup(self) -> None:
+        """Nothing."""
+
+    async def shutdown(self) -> None:
+        """Nothing."""
 
 
 async def _nothing(_scope: object, _receive: object, _send: object) -> None:

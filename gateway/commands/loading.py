@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ _LATE: Final = frozenset({"prometheus_client", "sqlalchemy.dialects.postgresql",
 # structlog takes it, wherever it is installed, for tracebacks in a terminal, which our log writes otherwise: 6 MB of every
 # gateway.
 _UNUSED: Final = "rich"
+# Tells pydantic to look for no plugins: to find that there are none, it reads what every installed package says of itself.
+_NO_PLUGINS: Final = "PYDANTIC_DISABLE_PLUGINS"
 
 
 def loaded(name: str) -> ModuleType:
@@ -36,7 +39,7 @@ def loaded(name: str) -> ModuleType:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with _hidden(_UNUSED), _late():
+        with _hidden(_UNUSED), _plain_models(), _late():
             return importlib.import_module(name)
     finally:
         gc.freeze()
@@ -56,6 +59,19 @@ def _hidden(name: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[name]
+
+
+@contextmanager
+def _plain_models() -> Iterator[None]:
+    """Models that are made meanwhile are pydantic's own; those of later modules get the plugins that are installed."""
+    if _NO_PLUGINS in os.environ:
+        yield
+        return
+    os.environ[_NO_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        del os.environ[_NO_PLUGINS]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 
 import uvloop
@@ -33,13 +34,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
     config_path, routes_path = paths_of(arguments, settings)
-    async with open_gateway(config_path, routes_path, settings, host=arguments.host) as gateway:
+    accepts = asyncio.Event()
+    async with open_gateway(config_path, routes_path, settings, host=arguments.host, listening=accepts) as gateway:
         config = gateway.versions.current.config.server
         host = arguments.host or config.host
         port = arguments.port if arguments.port is not None else config.port
         for warning in settings.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        # At once, before the encoder's thread has begun to load: an exit would have to wait for it.
         sock = bound(host, port)
         if sock is None:
             print(f"Cannot listen on {url_of(host, port)}.", file=sys.stderr)
@@ -48,6 +49,7 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> int:
         needs_key = not await gateway.versions.current.keys.is_open()
 
         def listening() -> None:
+            accepts.set()
             address = sock.getsockname()
             print(how_to_try(address[0], address[1], needs_key=needs_key), flush=True)
 

@@ -62,7 +62,7 @@ class Replica(Generic[T]):
             clock: time.
             alone: the store belongs to this process: there are no leases to hold and nobody to wait for.
         """
-        self.name = new_trace_id()[:16]
+        self.name = new_trace_id()[16:]
         self.standing = Standing(clock, alone=alone)
         self.count = 1 if alone else 0
         self._store = store

@@ -6,7 +6,7 @@ Knows what may be captured. Does not know where it is kept.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -37,9 +37,13 @@ _SAID: Final = frozenset(
     }
 )
 # The last event of a trace: its `data` sums the turn up.
-_LAST: Final = frozenset(
+LAST: Final = frozenset(
     {"turn.finished", "turn.failed", "turn.cancelled", "request.refused", "approval.executed", "compensation.ended"}
 )
+
+# What a row says of what the last event says: its fields between times and events.
+_IN_ROW: Final = TraceRow.__struct_fields__[4:-1]
+_NOTHING: Final = Event(0, "turn.failed", 0.0, {})
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=repr)
 _quick: Final = msgspec.json.Encoder()
@@ -48,7 +52,7 @@ _decoder: Final = msgspec.json.Decoder(list[Event])
 
 def summary(trace: Recorder) -> Mapping[str, Any]:
     """What the trace's last event says of the whole turn; empty where the turn has no such event."""
-    if trace.events and trace.events[-1].type in _LAST:
+    if trace.events and trace.events[-1].type in LAST:
         return trace.events[-1].data
     return {}
 
@@ -99,28 +103,24 @@ def trace_row(
     events = encode_events(trace.events, content, redactor)
     if private is not None and is_touched(private, events):
         events = masked_events(private, events)
-    last = summary(trace)
-    started = trace.events[0].at if trace.events else 0.0
-    finished = trace.events[-1].at if trace.events else 0.0
-    key, _, user = trace.owner.partition("/")
-    return TraceRow(
-        trace_id=trace.trace_id,
-        owner=trace.owner,
-        key=last.get("key") or key,
-        user=last.get("user") or user or None,
-        response_id=last.get("response_id"),
-        route=last.get("route"),
-        model=last.get("model"),
-        backend=last.get("backend"),
-        strategy=last.get("strategy"),
-        status=int(last.get("status") or 500),
-        started_at=started,
-        finished_at=finished,
-        seconds=float(last.get("seconds") or finished - started),
-        prompt_tokens=int(last.get("prompt_tokens") or 0),
-        completion_tokens=int(last.get("completion_tokens") or 0),
-        version=last.get("version"),
-        events=events,
+    first, last = (trace.events[0], trace.events[-1]) if trace.events else (_NOTHING, _NOTHING)
+    said: Iterable[Any] = map((last.data if last.type in LAST else _NOTHING.data).get, _IN_ROW)
+    row = TraceRow(trace.trace_id, trace.owner, first.at, last.at, *said, events)  # type: ignore[call-arg]  # `said` has 12
+    # Of a turn that was answered its last event says everything.
+    return row if last.type == "turn.finished" else _completed(row)
+
+
+def _completed(row: TraceRow) -> TraceRow:
+    """The row with what its trace does not say."""
+    key, _, user = row.owner.partition("/")
+    return msgspec.structs.replace(
+        row,
+        key=row.key or key,
+        user=row.user or user or None,
+        status=row.status or 500,
+        seconds=row.seconds or row.finished_at - row.started_at,
+        prompt_tokens=row.prompt_tokens or 0,
+        completion_tokens=row.completion_tokens or 0,
     )
 
 

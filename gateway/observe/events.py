@@ -96,15 +96,17 @@ class Recorder:
         trace_id: 32 hex digits.
         owner: who the turn belongs to.
         events: in the order they happened.
+        failed_attempts: how many of them tell of a call to a backend that failed.
         private: what is private in the turn, or None where nothing is looked for.
     """
 
-    __slots__ = ("_live", "_now", "events", "owner", "private", "trace_id")
+    __slots__ = ("_live", "_now", "events", "failed_attempts", "owner", "private", "trace_id")
 
     def __init__(self, trace_id: str, owner: str, clock: Clock, live: tuple[LiveSubscriber, ...] = ()) -> None:
         self.trace_id = trace_id
         self.owner = owner
         self.events: list[Event] = []
+        self.failed_attempts = 0
         self.private: Conversation | None = None
         self._now = clock.now
         self._live = live

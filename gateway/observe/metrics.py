@@ -7,7 +7,10 @@ models invent is `other`. Does not know HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import filterfalse
+from operator import attrgetter, is_
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,9 +19,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gateway.config.versions import Version
-from gateway.observe.encoding import summary
-from gateway.observe.events import Event, Recorder
-from gateway.observe.tally import Counter, Histogram
+from gateway.observe.encoding import LAST
+from gateway.observe.events import Recorder
+from gateway.observe.tally import MOST_NEW, Count, Counter, Histogram
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OTHER: Final = "other"
@@ -80,6 +83,31 @@ _OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 _ROUNDS: Final = (1, 2, 3, 4, 5, 8, 12, 20, 50, 100)
 
 
+# What a trace's last event says of a turn: by what turns are told apart, and what is measured of each; and what
+# `decision.made` says.
+_LABELS: Final = ("model", "route", "status", "stream")
+_MEASURED: Final = (
+    "seconds",
+    "upstream_s",
+    "tool_s",
+    "first_token_s",
+    "prompt_tokens",
+    "completion_tokens",
+    "rounds",
+)
+_DECIDED: Final = ("route", "strategy", "cached")
+# What is counted of nearly all turns.
+_PLAIN: Final = ["decision.made", "round.answered"]
+# Label values that are remembered.
+_MOST_KEPT: Final = 4096
+# Shapes of traces that are remembered, and the events of the longest.
+_MOST_SHAPES: Final = 256
+_LONGEST_SHAPE: Final = 64
+
+_name_of = attrgetter("type")
+_is_none = partial(is_, None)
+
+
 class BackendStanding(NamedTuple):
     """How one backend stands: `open` 0, 0.5 (half-open) or 1; `first_token_s` None where nobody knows."""
 
@@ -135,7 +163,7 @@ class Metrics:
             "Seconds of a request that neither an upstream nor a tool took.",
             buckets=_OVERHEAD_SECONDS,
             registry=registry,
-        )
+        ).labels()
         self._tokens = Counter("hermes_tokens_total", "Tokens.", ("direction", "model"), registry=registry)
         self._decisions = Counter(
             "hermes_decisions_total", "Decisions of the router.", ("route", "strategy"), registry=registry
@@ -192,7 +220,9 @@ class Metrics:
             ("tool", "what"),
             registry=registry,
         )
-        self._rounds = Histogram("hermes_turn_rounds", "Model calls per turn.", buckets=_ROUNDS, registry=registry)
+        self._rounds = Histogram(
+            "hermes_turn_rounds", "Model calls per turn.", buckets=_ROUNDS, registry=registry
+        ).labels()
         self._info = Gauge(
             "hermes_config_info", "The active version; always 1.", ("version", "generation"), registry=registry
         )
@@ -203,19 +233,21 @@ class Metrics:
         self._known_tools: frozenset[str] = frozenset()
         self._known_backends: frozenset[str] = frozenset()
         self._children: dict[tuple[Any, ...], Any] = {}
-        self._counting: Mapping[str, Callable[[Event], None]] = {
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
+        self._alike: dict[tuple[Any, ...], _Alike] = {}
+        self._counting: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "tool.finished": self._tool,
             "guard.decided": self._guard,
             "effect.finished": self._effect,
             "effect.unknown": self._effect,
-            "approval.requested": self._human,
-            "approval.executed": self._human,
-            "compensation.finished": self._human,
+            "approval.requested": lambda data: self._human("requested", data),
+            "approval.executed": lambda data: self._human("executed", data),
+            "compensation.finished": self._compensated,
             "decision.made": self._decision,
-            "cache.asked": lambda event: self._answers.labels("hit" if event.data.get("hit") else "miss").inc(),
+            "cache.asked": lambda data: self._answers.labels("hit" if data.get("hit") else "miss").inc(),
             "cache.failed": lambda _: self._answers.labels("failed").inc(),
             "attempt.failed": self._attempt_failed,
-            "round.answered": self._attempt,
+            "round.answered": lambda data: self._attempt_ended(data, "answered"),
         }
 
     def configure(
@@ -228,6 +260,7 @@ class Metrics:
         backends: Collection[str],
     ) -> None:
         """Take the names that may be label values from now on, and the active version."""
+        self._fold()
         self._known_models = frozenset(models)
         self._known_routes = frozenset(routes)
         self._known_tools = frozenset(tools)
@@ -278,6 +311,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """Prometheus' text format."""
+        self._fold()
         # An HTTP server comes with it, which nobody needs who is not scraped.
         from prometheus_client.exposition import generate_latest
 
@@ -285,78 +319,113 @@ class Metrics:
 
     def finished(self, trace: Recorder) -> None:
         """Count one finished trace."""
-        counting = self._counting
-        for event in trace.events:
-            count = counting.get(event.type)
-            if count is not None:
-                count(event)
-        first = trace.events[0].data if trace.events else {}
-        last = summary(trace)
-        if last and trace.events[-1].type not in _NO_TURNS:
-            self._turn(last, last.get("endpoint") or first.get("endpoint", NONE))
+        events = trace.events
+        # Turns come in few shapes: which of their events are counted is looked up once for each shape.
+        names = tuple(map(_name_of, events))
+        shape = self._shapes.get(names) or self._shape(names)
+        if shape.plain is None:
+            for position, count in shape.counted:
+                count(events[position].data)
+            if shape.is_turn:
+                self._turns(events[0].data.get("endpoint", NONE), events[-1].data, [_measured(events[-1].data)])
+            return
+        decided, answered = shape.plain
+        endpoint, last = events[0].data.get("endpoint", NONE), events[-1].data
+        made, by = events[decided].data, events[answered].data
+        labels = (endpoint, by.get("backend"), *map(made.get, _DECIDED), *map(last.get, _LABELS))
+        alike = self._alike.get(labels)
+        if alike is None:
+            if len(self._alike) >= _MOST_KEPT:
+                self._fold()
+            alike = self._alike[labels] = _Alike(endpoint, made, by, last, [])
+        alike.measured.append(_measured(last))
+        if len(alike.measured) >= MOST_NEW:
+            self._count_alike(alike)
 
-    def _human(self, event: Event) -> None:
-        """What waited for a human, and what was undone."""
-        data = event.data
-        if event.type == "compensation.finished":
-            tool = _one_of(data.get("tool"), self._known_tools)
-            self._compensations.labels(tool, _one_of(data.get("status"), _EFFECT_STATUSES)).inc()
-        else:
-            name = _one_of(data.get("name"), self._known_tools)
-            self._approvals.labels(name, event.type.removeprefix("approval.")).inc()
+    def _shape(self, names: tuple[str, ...]) -> _Shape:
+        counted = tuple((place, self._counting[name]) for place, name in enumerate(names) if name in self._counting)
+        found = _Shape(counted, bool(names) and names[-1] in LAST and names[-1] not in _NO_TURNS)
+        if names[-1:] == ("turn.finished",) and [names[place] for place, _ in counted] == _PLAIN:
+            found = found._replace(plain=(counted[0][0], counted[1][0]))
+        if len(names) <= _LONGEST_SHAPE:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            self._shapes[names] = found
+        return found
 
-    def _turn(self, last: Mapping[str, Any], endpoint: str) -> None:
-        model, route, status = last.get("model"), last.get("route"), last.get("status", 500)
-        key = ("turn", endpoint, model, route, status)
-        found = self._children.get(key)
-        if found is None:
-            known = _one_of(model, self._known_models)
-            found = (
-                self._requests.labels(
-                    _one_of(endpoint, _ENDPOINTS), known, _one_of(route, self._known_routes), _status(status)
-                ),
-                self._seconds.labels(known),
-                self._first_token.labels(known),
-                self._tokens.labels("prompt", known),
-                self._tokens.labels("completion", known),
-            )
-            self._keep(key, found)
-        requests, seconds_of, first_token_of, prompt_of, completion_of = found
-        requests.inc()
-        if (seconds := last.get("seconds")) is not None:
-            seconds_of.observe(seconds)
-            if status == 200:
-                own = seconds - (last.get("upstream_s") or 0.0) - (last.get("tool_s") or 0.0)
-                self._overhead.observe(max(own, 0.0))
-        if last.get("stream") and (first := last.get("first_token_s")) is not None:
-            first_token_of.observe(first)
-        if tokens := last.get("prompt_tokens"):
-            prompt_of.inc(tokens)
-        if tokens := last.get("completion_tokens"):
-            completion_of.inc(tokens)
-        if rounds := last.get("rounds"):
-            self._rounds.observe(rounds)
+    def _fold(self) -> None:
+        """Count what waits to be counted."""
+        for alike in self._alike.values():
+            self._count_alike(alike)
+        self._alike.clear()
 
-    def _decision(self, event: Event) -> None:
-        data = event.data
-        route, strategy, cached = data.get("route"), data.get("strategy"), bool(data.get("cached"))
-        key = ("decision", route, strategy, cached)
+    def _count_alike(self, alike: _Alike) -> None:
+        times = len(alike.measured)
+        if times:
+            self._decision(alike.made, times)
+            self._attempt_ended(alike.by, "answered", times)
+            self._turns(alike.endpoint, alike.last, alike.measured)
+            alike.measured.clear()
+
+    def _human(self, what: str, data: Mapping[str, Any]) -> None:
+        """What waited for a human."""
+        self._approvals.labels(_one_of(data.get("name"), self._known_tools), what).inc()
+
+    def _compensated(self, data: Mapping[str, Any]) -> None:
+        tool = _one_of(data.get("tool"), self._known_tools)
+        self._compensations.labels(tool, _one_of(data.get("status"), _EFFECT_STATUSES)).inc()
+
+    def _turns(self, endpoint: str, last: Mapping[str, Any], measured: Sequence[tuple[Any, ...]]) -> None:
+        """Count turns that differ from one whose end was `last` by what was measured: without a step for each of them."""
+        model, route, status, stream = map(last.get, _LABELS)
+        seconds, upstream_s, tool_s, first_token_s, prompt, completion, rounds = zip(*measured, strict=True)
+        key = (endpoint, model, route, status)
+        requests, seconds_of, first_token_of, prompt_of, completion_of = self._children.get(key) or self._series(*key)
+        requests.inc(len(measured))
+        prompt_of.inc(sum(filter(None, prompt)))
+        completion_of.inc(sum(filter(None, completion)))
+        seconds_of.add(filterfalse(_is_none, seconds))
+        self._rounds.add(filter(None, rounds))
+        if stream:
+            first_token_of.add(filterfalse(_is_none, first_token_s))
+        if status == 200:
+            taken = zip(seconds, upstream_s, tool_s, strict=True)
+            self._overhead.add([max(0.0, s - (up or 0.0) - (tool or 0.0)) for s, up, tool in taken if s is not None])
+
+    def _series(self, endpoint: str, model: Any, route: Any, status: Any) -> tuple[Any, ...]:
+        known = _one_of(model, self._known_models)
+        found = (
+            self._requests.labels(
+                _one_of(endpoint, _ENDPOINTS),
+                known,
+                _one_of(route, self._known_routes),
+                _status(status),
+            ),
+            self._seconds.labels(known),
+            self._first_token.labels(known),
+            self._tokens.labels("prompt", known),
+            self._tokens.labels("completion", known),
+        )
+        self._keep((endpoint, model, route, status), found)
+        return found
+
+    def _decision(self, data: Mapping[str, Any], times: int = 1) -> None:
+        key = route, strategy, cached = tuple(map(data.get, _DECIDED))
         found = self._children.get(key)
         if found is None:
             asked = strategy in {"semantic", "default"}
             found = (
                 self._decisions.labels(_one_of(route, self._known_routes), _one_of(strategy, _STRATEGIES)),
-                self._cache.labels("hit" if cached else "miss") if asked else None,
+                self._cache.labels("hit" if cached else "miss") if asked else Count(),
             )
             self._keep(key, found)
-        found[0].inc()
-        if found[1] is not None:
-            found[1].inc()
+        made, answered = found
+        made.inc(times)
+        answered.inc(times)
 
-    def _tool(self, event: Event) -> None:
-        data = event.data
+    def _tool(self, data: Mapping[str, Any]) -> None:
         name, ok = data.get("name"), bool(data.get("ok"))
-        key = ("tool", name, ok)
+        key = (self._tool_calls, name, ok)
         found = self._children.get(key)
         if found is None:
             known = _one_of(name, self._known_tools)
@@ -366,32 +435,27 @@ class Metrics:
         if (seconds := data.get("seconds")) is not None:
             found[1].observe(seconds)
 
-    def _guard(self, event: Event) -> None:
-        data = event.data
+    def _guard(self, data: Mapping[str, Any]) -> None:
         known = _one_of(data.get("name"), self._known_tools)
         guard, decision = _one_of(data.get("guard"), _GUARDS), _one_of(data.get("decision"), _GUARD_DECISIONS)
         self._tool_guards.labels(known, guard, decision).inc()
 
-    def _effect(self, event: Event) -> None:
-        status = event.data.get("status", "unknown")
-        known = _one_of(event.data.get("tool"), self._known_tools)
+    def _effect(self, data: Mapping[str, Any]) -> None:
+        status = data.get("status", "unknown")
+        known = _one_of(data.get("tool"), self._known_tools)
         self._effects.labels(known, _one_of(status, _EFFECT_STATUSES)).inc()
 
-    def _attempt(self, event: Event) -> None:
-        self._attempt_ended(event, "answered")
-
-    def _attempt_ended(self, event: Event, outcome: Any) -> None:
-        key = ("attempt", event.data.get("backend"), outcome)
+    def _attempt_ended(self, data: Mapping[str, Any], outcome: Any, times: int = 1) -> None:
+        key = (data.get("backend"), outcome)
         found = self._children.get(key)
         if found is None:
-            known = _one_of(key[1], self._known_backends)
+            known = _one_of(key[0], self._known_backends)
             found = self._attempts.labels(known, _one_of(outcome, _OUTCOMES))
             self._keep(key, found)
-        found.inc()
+        found.inc(times)
 
-    def _attempt_failed(self, event: Event) -> None:
-        data = event.data
-        self._attempt_ended(event, data.get("outcome"))
+    def _attempt_failed(self, data: Mapping[str, Any]) -> None:
+        self._attempt_ended(data, data.get("outcome"))
         known = _one_of(data.get("backend"), self._known_backends)
         self._attempts_failed.labels(known).inc()
         lost = (data.get("prompt_tokens") or 0) + (data.get("completion_tokens") or 0)
@@ -400,9 +464,34 @@ class Metrics:
 
     def _keep(self, key: tuple[Any, ...], found: Any) -> None:
         # Names that clients invent would fill it; the series themselves are bounded by `_one_of`.
-        if len(self._children) >= 4096:
+        if len(self._children) >= _MOST_KEPT:
             self._children = {}
         self._children[key] = found
+
+
+class _Shape(NamedTuple):
+    """What is counted of traces whose events have the same names: which and how, and whether they are turns.
+
+    `plain` says, of turns that were answered in one round, where the decision and the answer are.
+    """
+
+    counted: tuple[tuple[int, Callable[[Mapping[str, Any]], None]], ...]
+    is_turn: bool
+    plain: tuple[int, int] | None = None
+
+
+class _Alike(NamedTuple):
+    """Plain turns that are counted alike: what is said of the first of them, and what was `measured` of all."""
+
+    endpoint: str
+    made: Mapping[str, Any]
+    by: Mapping[str, Any]
+    last: Mapping[str, Any]
+    measured: list[tuple[Any, ...]]
+
+
+def _measured(last: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(map(last.get, _MEASURED))
 
 
 class _Scraped(Collector):

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
+from ahocorasick_rs import BytesAhoCorasick
+
 from gateway.config.models import BackendConfig, GatewayConfig, RemoteEncoderConfig
 from gateway.security.masking.scrubbing import Scrub
 
@@ -41,6 +43,7 @@ class Redactor:
         self._encoded = [
             json.dumps(form, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass") for form in ordered
         ]
+        self._finder = BytesAhoCorasick(self._encoded) if ordered else None
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def clean(self, text: str) -> str:
@@ -49,9 +52,11 @@ class Redactor:
 
     def clean_json(self, encoded: bytes) -> bytes:
         """The same for a whole JSON text, encoded as UTF-8."""
+        # All of them at once, in every trace: one after the other, sixty keys took a tenth of a millisecond.
+        if self._finder is None or not self._finder.find_matches_as_indexes(encoded):
+            return encoded
         for form in self._encoded:
-            if form in encoded:
-                encoded = encoded.replace(form, HIDDEN.encode())
+            encoded = encoded.replace(form, HIDDEN.encode())
         return encoded
 
     def clean_value(self, value: Any) -> Any:

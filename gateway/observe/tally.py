@@ -6,13 +6,17 @@ reads it at each scrape.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
+
+# Values that wait to be sorted into buckets.
+MOST_NEW: Final = 1024
 
 
 class Count:
@@ -29,19 +33,52 @@ class Count:
 
 
 class Distribution:
-    """One series of a histogram: how many values fell into each bucket, and their sum."""
+    """One series of a histogram: how many values fell into each bucket, and their sum.
 
-    __slots__ = ("_bounds", "counts", "sum")
+    Values wait and are sorted into buckets together: a thousand are sorted in less time than ten are looked up.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_new", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._new: list[float] = []
 
     def observe(self, value: float) -> None:
-        """Count one value; a bucket holds values up to and with its bound."""
-        self.counts[bisect_left(self._bounds, value)] += 1
-        self.sum += value
+        """Count one value."""
+        self.add((value,))
+
+    def add(self, values: Iterable[float]) -> None:
+        """Count values."""
+        self._new += values
+        if len(self._new) >= MOST_NEW:
+            self._fold()
+
+    def _fold(self) -> None:
+        values = sorted(self._new)
+        self._new.clear()
+        self._sum += sum(values)
+        below = 0
+        # A bucket holds values up to and with its bound.
+        for bucket, bound in enumerate(self._bounds):
+            up_to = bisect_right(values, bound, below)
+            self._counts[bucket] += up_to - below
+            below = up_to
+        self._counts[-1] += len(values) - below
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many values fell into each bucket, those above every bound last."""
+        self._fold()
+        return self._counts
+
+    @property
+    def sum(self) -> float:
+        """The sum of all values."""
+        self._fold()
+        return self._sum
 
 
 class Counter(Collector):

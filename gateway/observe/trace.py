@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -30,7 +30,8 @@ MAX_CHARACTERS: Final = 64_000_000
 # The owner of requests whose caller is unknown. They are counted and logged; kept, anybody could fill the disk.
 NOBODY: Final = "-"
 _BATCH: Final = 500
-# Characters of a trace that is encoded on the spot.
+# Characters of a trace beside its messages, and of one that is encoded on the spot.
+_LEAST: Final = 2000
 _SMALL: Final = 50_000
 # Seconds a batch is given to fill: one transaction, and one sync of the disk, for all turns of that time.
 _GATHER_S: Final = 1.0
@@ -63,7 +64,7 @@ class TraceWriter:
         self._vault = vault
         self._private: Callable[[str], Conversation | None] = lambda _: None
         self._max_waiting = max_waiting
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: list[_Waiting] = []
         self._characters = 0
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -89,28 +90,32 @@ class TraceWriter:
 
     def finished(self, trace: Recorder) -> None:
         """Queue one trace; drop it where the queue is full. Never waits, never raises."""
-        if trace.owner == NOBODY or not _sampled(trace.trace_id, self._config.sample):
+        config = self._config
+        if trace.owner == NOBODY or (config.sample < 1 and not _sampled(trace.trace_id, config.sample)):
             return
-        size = _characters(trace)
+        events = trace.events
+        messages = events[0].data.get("messages")
+        # What it holds on to, roughly: the request is what can be large.
+        size = _LEAST + (sum(map(len, messages)) if isinstance(messages, list) else 0)
         if self._closed or len(self._waiting) >= self._max_waiting or self._characters + size > MAX_CHARACTERS:
             self.dropped += 1
             return
         private = trace.private
-        if private is None and not any(event.type == "decision.made" for event in trace.events):
+        if private is None and events[-1].type != "turn.finished" and not _is_decided(trace):
             private = self._private(trace.owner)
+        row: TraceRow | None = None
         # What is private is looked for in a thread.
-        at_once = size <= _SMALL and (private is None or not private.masking.known)
-        self._waiting.append(_waiting(trace, size, self._row(trace, private) if at_once else None, private))
+        if size <= _SMALL and (private is None or not private.masking.known):
+            # At once: while it is warm it costs half, and the turn's objects die young.
+            try:
+                row = trace_row(trace, config.content, self._redactor, private)
+            except Exception:  # noqa: BLE001 - whoever writes it tries again, and tells
+                row = None
+        waiting = _Waiting(trace.trace_id, trace.owner, size, trace if row is None else None, row, private)
+        self._waiting.append(waiting)
         self._characters += size
         self._accepted += 1
         self._wake.set()
-
-    def _row(self, trace: Recorder, private: Conversation | None) -> TraceRow | None:
-        """A small trace, encoded at once: while it is warm it costs half, and the turn's objects die young."""
-        try:
-            return trace_row(trace, self._config.content, self._redactor, private)
-        except Exception:  # noqa: BLE001 - whoever writes it tries again, and tells
-            return None
 
     async def flush(self, timeout_s: float = 5) -> bool:
         """Wait until everything queued by now is kept or dropped; False where that takes longer than `timeout_s`."""
@@ -150,7 +155,7 @@ class TraceWriter:
             self._wake.clear()
 
     async def _write_batch(self) -> None:
-        batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
         lost_before = self.dropped
         written_before = self.written
         try:
@@ -159,17 +164,17 @@ class TraceWriter:
             self.dropped = lost_before + len(batch) - (self.written - written_before)
             raise
         finally:
-            self._characters -= sum(each.size for each in batch)
+            self._characters -= sum(map(_size_of, batch))
             self._done += len(batch)
             async with self._settled:
                 self._settled.notify_all()
 
     async def _keep(self, batch: list[_Waiting]) -> None:
         try:
-            rows = [each.row for each in batch if each.row is not None]
-            if large := [each for each in batch if each.trace is not None]:
+            rows = [*filter(None, map(_row_of, batch))]
+            if len(rows) < len(batch):
                 # Off the event loop: long conversations take milliseconds to encode.
-                rows += await asyncio.to_thread(_rows, large, self._config, self._redactor)
+                rows += await asyncio.to_thread(_rows, batch, self._config, self._redactor)
             if self._vault is not None:
                 # First: a placeholder that can be read can be asked for.
                 await self._vault.keep(_values(batch))
@@ -195,6 +200,9 @@ class TraceWriter:
         self._failing = True
 
 
+_size_of, _row_of, _private_of = map(attrgetter, ("size", "row", "private"))
+
+
 class KeepsValues(Protocol):
     """Where what placeholders stand for is kept."""
 
@@ -214,15 +222,13 @@ class _Waiting(msgspec.Struct, frozen=True):
     private: Conversation | None
 
 
-def _waiting(trace: Recorder, size: int, row: TraceRow | None, private: Conversation | None) -> _Waiting:
-    return _Waiting(trace.trace_id, trace.owner, size, trace if row is None else None, row, private)
-
-
 def _rows(batch: list[_Waiting], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
     return [trace_row(each.trace, config.content, redactor, each.private) for each in batch if each.trace is not None]
 
 
 def _values(batch: list[_Waiting]) -> list[tuple[str, Mapping[str, str]]]:
+    if not any(map(_private_of, batch)):
+        return []
     return [(each.owner, each.private.masking.values) for each in batch if each.private is not None]
 
 
@@ -231,7 +237,6 @@ def _sampled(trace_id: str, share: float) -> bool:
     return share >= 1 or int(trace_id[-8:], 16) < share * 0x1_0000_0000
 
 
-def _characters(trace: Recorder) -> int:
-    """How much a waiting trace holds on to, roughly: the request is what can be large."""
-    messages = trace.events[0].data.get("messages") if trace.events else None
-    return 2000 + (sum(map(len, messages)) if isinstance(messages, (list, tuple)) else 0)
+def _is_decided(trace: Recorder) -> bool:
+    """Whether the turn got as far as to a route, which says what is private in it."""
+    return any(event.type == "decision.made" for event in trace.events)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-
-from cachetools import TTLCache
+from typing import Final
 
 from gateway.routing.decision import Decision
 
@@ -16,6 +15,8 @@ from gateway.routing.decision import Decision
 _KEPT_CHARS = 512
 
 Key = tuple[object, ...]
+
+_NOTHING: Final[tuple[None, float]] = None, 0.0
 
 
 class DecisionCache:
@@ -29,20 +30,28 @@ class DecisionCache:
     def __init__(self, size: int, ttl_s: float, monotonic: Callable[[], float]) -> None:
         self.hits = 0
         self.misses = 0
-        self._entries: TTLCache[Key, Decision] = TTLCache(size, ttl_s, timer=monotonic)
+        self._size = size
+        self._ttl_s = ttl_s
+        self._monotonic = monotonic
+        # With the moment each dies at; the oldest first, as all of them live equally long.
+        self._entries: dict[Key, tuple[Decision, float]] = {}
 
     def get(self, key: Key) -> Decision | None:
         """The decision made under this key, if it still lives."""
-        decision = self._entries.get(key)
-        if decision is None:
-            self.misses += 1
-        else:
+        decision, until = self._entries.get(key, _NOTHING)
+        if decision is not None and self._monotonic() < until:
             self.hits += 1
-        return decision
+            return decision
+        self.misses += 1
+        return None
 
     def put(self, key: Key, decision: Decision) -> None:
         """Keep a decision; the oldest goes when the cache is full."""
-        self._entries[key] = decision
+        entries = self._entries
+        entries.pop(key, None)
+        if len(entries) >= self._size:
+            del entries[next(iter(entries))]
+        entries[key] = decision, self._monotonic() + self._ttl_s
 
     def __len__(self) -> int:
         return len(self._entries)

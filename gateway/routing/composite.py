@@ -80,6 +80,7 @@ class CompositeRouter:
         """
         self.version = version
         self._default = config.default
+        self._no_text, self._disabled = self._fallback("no_text"), self._fallback("semantic_disabled")
         self._rules = RuleTable(routes, files)
         semantic = config.semantic
         self.cache = DecisionCache(semantic.cache_size, semantic.cache_ttl_s, clock.monotonic)
@@ -156,7 +157,10 @@ class CompositeRouter:
             rule, why = won
             decision = Decision(rule.route, rule.model, "rule", self.version, reason=why)
         else:
-            decision, asked = await self._by_meaning(scan, facts)
+            if not asked or not self._semantic.enabled:
+                decision = self._disabled if asked else self._no_text
+            else:
+                decision, asked = await self._by_meaning(scan, facts)
             if facts.kept is not None and facts.kept != decision.route:
                 decision = await self._stay(facts.kept, decision, asked, scan, facts)
         return await self._explained(decision, asked, scan, facts) if explain else decision
@@ -166,10 +170,6 @@ class CompositeRouter:
 
     async def _by_meaning(self, scan: Scan, facts: Facts) -> tuple[Decision, str]:
         """The decision, and the normalised text it was made about."""
-        if not scan.text:
-            return self._fallback("no_text"), scan.text
-        if not self._semantic.enabled:
-            return self._fallback("semantic_disabled"), scan.text
         decision = await self._about(scan.text, scan, facts)
         if decision.route is None and decision.reason in _UNDECIDED and facts.before and follows(scan.text):
             together = _together(scan, facts)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import Final
 
 from gateway.config.models import When
 from gateway.routing.facts import Facts
@@ -53,28 +54,41 @@ def mistakes(when: When | None) -> list[str]:
     return found
 
 
+# The key of any facts, where no condition tells any apart.
+_ALIKE: Final[tuple[object, ...]] = ()
+
+
 class UsedFacts:
-    """The facts that the conditions of a set of routes can tell apart: one part of a cache key."""
+    """The facts that the conditions of a set of routes can tell apart: one part of a cache key.
+
+    Attributes:
+        tokens: whether any asks for the size of a request.
+        image: whether any asks for pictures.
+    """
 
     def __init__(self, conditions: Iterable[When | None]) -> None:
         used = [when for when in conditions if when is not None]
         self._tags = frozenset(tag for when in used for tag in when.tags)
         self._models = frozenset(model for when in used for model in when.models)
         self._has_tools = any(when.has_tools is not None for when in used)
-        self._has_image = any(when.has_image is not None for when in used)
+        self.image = any(when.has_image is not None for when in used)
         # Two token counts between the same limits meet the same conditions.
         limits = {when.min_tokens for when in used if when.min_tokens is not None}
         limits |= {when.max_tokens + 1 for when in used if when.max_tokens is not None}
         self._limits = sorted(limits)
+        self.tokens = bool(limits)
+        self._any = bool(self._tags or self._models or self._has_tools or self.image or limits)
 
     def key(self, facts: Facts) -> tuple[object, ...]:
         """Equal for two sets of facts that no condition tells apart."""
+        if not self._any and facts.allowed_routes is None and facts.allowed_models is None:
+            return _ALIKE
         return (
             facts.allowed_routes,
             facts.allowed_models,
             facts.tags & self._tags if self._tags else None,
             facts.model if facts.model in self._models else None,
             facts.has_tools if self._has_tools else None,
-            facts.has_image if self._has_image else None,
+            facts.has_image if self.image else None,
             bisect_right(self._limits, facts.tokens) if self._limits else 0,
         )

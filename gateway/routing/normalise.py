@@ -11,28 +11,29 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from gateway.late import late
 from gateway.routing.scripts import UNSPACED
 
 # Unicode's default-ignorable code points: zero-width spaces and joiners, marks of direction, soft hyphen, variation
 # selectors, Hangul fillers, tags.
-_IGNORABLE = re.compile(
+_IGNORABLE = late(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = late("[\ud800-\udfff]")
 # What case folding makes of the Turkish capital İ.
-_DOTTED_I = re.compile("i\u0307+")
-_GAP = re.compile(f"(?<=[{UNSPACED}]) (?=[{UNSPACED}])")
-# What `str.split` takes for white space in ASCII, beside the space itself.
-_ODD_SPACES = tuple("\n\r\t\v\f\x1c\x1d\x1e\x1f")
+_DOTTED_I = late("i\u0307+")
+_GAP = late(f"(?<=[{UNSPACED}]) (?=[{UNSPACED}])")
+# ASCII in small letters, and what `str.split` takes for white space in it as spaces.
+_SMALL = bytes(range(256)).lower().translate(bytes.maketrans(b"\n\r\t\v\f\x1c\x1d\x1e\x1f", b" " * 9))
 # Composes with the character before it although its combining class is 0: medial and final jamo, half-width voiced marks.
-_JOINS = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f\uffa0-\uffdc]")
+_JOINS = late("[\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f\uffa0-\uffdc]")
 
 # Putting marks in order takes time in proportion to the square of their number: beyond what any language stacks on one
 # letter (the limit of Unicode's stream-safe format), they are dropped.
 _MARKS = 30
 # What may hold a run of marks long enough to become too long: none becomes more than three.
-_MANY_MARKS = re.compile(rf"[^\w\s\x00-\x7f]{{{_MARKS // 3 - 1},}}")
+_MANY_MARKS = late(rf"[^\w\s\x00-\x7f]{{{_MARKS // 3 - 1},}}")
 # Letters that become marks when they are composed.
 _VOICED = (("\uff9e", "\u3099"), ("\uff9f", "\u309a"))
 # One character that stands for a sentence of eighteen, and one for a word of eight: a text of them would grow as much. They
@@ -56,15 +57,10 @@ def normalise(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """ASCII alone: searching for each odd space is many times faster than splitting into words and joining them."""
-    text = text.lower()
-    for space in _ODD_SPACES:
-        if space in text:
-            text = text.replace(space, " ")
-    size = -1
-    # Looking whether there are two in a row takes as long as replacing them.
-    while len(text) != size:
-        size = len(text)
+    """ASCII alone: one table over bytes is many times faster than splitting into words and joining them."""
+    text = text.encode().translate(_SMALL).decode("ascii")
+    # From the end: where there are no two in a row, that is found out five times as fast as by `in`.
+    while text.rfind("  ") >= 0:
         text = text.replace("  ", " ")
     return text.strip(" ")
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gateway.late import late
 from gateway.routing.encoder import Encoder
 from gateway.routing.encoders.auto import AutoEncoder
 from gateway.routing.normalise import normalise
@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 # Of what describes a thing; the beginning says what it is for, and encoders read no more than some hundred words.
 _MOST_CHARS: Final = 600
-_WORD: Final = re.compile(r"[^\W\d_]{3,}|\d+")
-_IDEOGRAPHS: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+_WORD: Final = late(r"[^\W\d_]{3,}|\d+")
+_IDEOGRAPHS: Final = late(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 
 
 class Ranked(NamedTuple):

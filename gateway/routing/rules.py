@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import ahocorasick_rs
+import msgspec
 from msgspec.structs import replace
 
 from gateway.config.models import RouteConfig, When
@@ -63,14 +64,13 @@ class Use:
     keyword: str
 
 
-@dataclass(slots=True)
-class Scan:
+class Scan(msgspec.Struct):
     """What one pass over a text found, by the rules' ranks."""
 
     text: str
-    any_of: dict[int, str] = field(default_factory=dict)
-    all_of: dict[int, int] = field(default_factory=dict)
-    barred: set[int] = field(default_factory=set)
+    any_of: dict[int, str] = msgspec.field(default_factory=dict)
+    all_of: dict[int, int] = msgspec.field(default_factory=dict)
+    barred: set[int] = msgspec.field(default_factory=set)
 
 
 def rule_mistakes(route: RouteConfig) -> list[tuple[tuple[str | int, ...], str]]:
@@ -156,8 +156,11 @@ class RuleTable:
         scan = Scan(text)
         if self._find is None:
             return scan
+        found = self._find(text, True)
+        if not found:
+            return scan
         bound_left, bound_right, size = self._bound_left, self._bound_right, len(text)
-        for number, start, end in self._find(text, True):
+        for number, start, end in found:
             # Most of what is found in a long text is the inside of a longer word. It is told without a call, and without
             # the keyword's own record: one of a hundred thousand is never in the processor's cache.
             if start and bound_left[number] and text[start - 1] in _ASCII_WORDS:
@@ -187,6 +190,8 @@ class RuleTable:
 
     def winner(self, scan: Scan, facts: Facts) -> tuple[Rule, str] | None:
         """The first rule in order that matches, and a sentence saying by what."""
+        if not scan.any_of and not self._always:
+            return None
         for rank in self.asked(scan):
             rule = self.rules[rank]
             if (why := self.why(rule, scan, facts)) is not None:

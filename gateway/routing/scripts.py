@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from gateway.late import late
+
 # Han, kana, bopomofo, Thai, Lao, Tibetan, Burmese and Khmer. The combining voiced marks U+3099 and U+309A are left out:
 # a space before one of them is all that keeps it from composing with the letter in front.
 UNSPACED = (
@@ -19,34 +21,30 @@ UNSPACED = (
 # Korean writes spaces, but endings follow a word without one, so no boundary can be asked for.
 _HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
 
-_unbounded = re.compile(f"[{UNSPACED}{_HANGUL}]").match
+_unbounded = late(f"[{UNSPACED}{_HANGUL}]")
 
-_points = re.compile(
-    "[\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0898-\u089f\u08ca-\u08ff\ufb1e]"
-).match
+_points = late("[\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0898-\u089f\u08ca-\u08ff\ufb1e]")
 
 # In order: the first that is found decides between kana and Han, which Japanese mixes.
 _LANGUAGES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("ja", re.compile("[\u3041-\u3096\u309d-\u30ff\u31f0-\u31ff]")),
+    ("ja", late("[\u3041-\u3096\u309d-\u30ff\u31f0-\u31ff]")),
     (
         "zh",
-        re.compile(
-            "[\u2e80-\u2fdf\u3005-\u3007\u3105-\u312f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]"
-        ),
+        late("[\u2e80-\u2fdf\u3005-\u3007\u3105-\u312f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]"),
     ),
-    ("ko", re.compile(f"[{_HANGUL}]")),
-    ("ru", re.compile("[\u0400-\u052f\u1c80-\u1c8f\u2de0-\u2dff\ua640-\ua69f]")),
-    ("ar", re.compile("[\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufefe]")),
-    ("th", re.compile("[\u0e00-\u0e7f]")),
-    ("el", re.compile("[\u0370-\u03ff\u1f00-\u1fff]")),
-    ("he", re.compile("[\u0590-\u05ff\ufb1d-\ufb4f]")),
-    ("hi", re.compile("[\u0900-\u097f\ua8e0-\ua8ff]")),
-    ("en", re.compile("[A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff]")),
+    ("ko", late(f"[{_HANGUL}]")),
+    ("ru", late("[\u0400-\u052f\u1c80-\u1c8f\u2de0-\u2dff\ua640-\ua69f]")),
+    ("ar", late("[\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufefe]")),
+    ("th", late("[\u0e00-\u0e7f]")),
+    ("el", late("[\u0370-\u03ff\u1f00-\u1fff]")),
+    ("he", late("[\u0590-\u05ff\ufb1d-\ufb4f]")),
+    ("hi", late("[\u0900-\u097f\ua8e0-\ua8ff]")),
+    ("en", late("[A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff]")),
 )
 LANGUAGES = tuple(sorted(code for code, _ in _LANGUAGES))
 
 # Letters and digits of any script but Latin.
-_FOREIGN = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
+_FOREIGN = late("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
 
 # A Latin letter weighs less than a Han character: a word has about five letters, and a Chinese sentence with one product
 # name in it is Chinese.
@@ -62,9 +60,9 @@ def bounds_words(char: str) -> bool:
     """
     if char.isascii():
         return char.isalnum() or char == "_"
-    if not char.isalnum() and (unicodedata.category(char)[0] != "M" or _points(char) is not None):
+    if not char.isalnum() and (unicodedata.category(char)[0] != "M" or _points.match(char) is not None):
         return False
-    return _unbounded(char) is None
+    return _unbounded.match(char) is None
 
 
 def letters(text: str) -> dict[str, int]:

@@ -28,18 +28,17 @@ def routing_text(messages: Sequence[Message]) -> str:
 
 def routing_texts(messages: Sequence[Message]) -> tuple[str, str]:
     """The text that is routed on, and the user's text before it; either may be empty."""
-    found: list[str] = []
+    latest: str | None = None
     for message in reversed(messages):
         if message.role != "user":
             continue
         sent = message.text
-        text = without_noise(sent)
-        if text.strip() or not sent.strip():
-            found.append(text)
-            if len(found) == 2:
-                break
-    text, before = (*found, "", "")[:2]
-    return text, before
+        text = without_noise(sent) if "<" in sent else sent
+        if text is sent or text.strip() or not sent.strip():
+            if latest is not None:
+                return latest, text
+            latest = text
+    return latest or "", ""
 
 
 def estimate_tokens(messages: Sequence[Message]) -> int:

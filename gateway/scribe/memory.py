@@ -6,13 +6,13 @@ answer came to. Does not know where memories are, nor how alike two texts are.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
 
+from gateway.late import late
 from gateway.scribe.marks import unmarked
 from gateway.scribe.pins import LASTING, said_in
 from gateway.scribe.tokens import text_tokens
@@ -25,17 +25,17 @@ _SHORTEST: Final = 8
 _SHORTEST_WIDE: Final = 4
 _MOST_A_TURN: Final = 6
 
-_SENTENCE: Final = re.compile(r"[^\n.!?;。！？；]+(?:\.(?=\w)[^\n.!?;。！？；]+)*[.!?。！？]?")
-_PREFERENCE: Final = re.compile(
+_SENTENCE: Final = late(r"[^\n.!?;。！？；]+(?:\.(?=\w)[^\n.!?;。！？；]+)*[.!?。！？]?")
+_PREFERENCE: Final = late(
     r"(?i)\b(?:remember|keep in mind|from now on|always|never|i (?:prefer|like|love|hate|dislike|want you to)|we (?:prefer|always|never)|"
     r"my preference|please (?:use|avoid|stop|don'?t)|don'?t (?:use|send|write|call))\b"
     r"|记住|请记得|以后|始终|永远|我(?:喜欢|不喜欢|习惯|希望你|偏好)|不要再|请用|别再"
 )
-_FACT: Final = re.compile(
+_FACT: Final = late(
     r"(?i)\b(?:my|our) (?:\w+ ){1,4}(?:is|are)\b|\bi(?:'m| am) (?:an?|the|from|in|at|responsible)\b|\bi (?:work|live)\b|\bwe are\b"
     r"|我叫|我是|我在|我负责|我们的\w{1,8}是|我的\w{1,8}是"
 )
-_CONCLUSION: Final = re.compile(
+_CONCLUSION: Final = late(
     r"(?i)\b(?:in conclusion|to sum up|in summary|therefore|the (?:cause|reason|result|conclusion|answer) (?:is|was)|we (?:decided|agreed)|"
     r"it (?:turns|turned) out|decision:|conclusion:)\b|结论|因此|总之|原因是|决定"
 )

@@ -8,14 +8,15 @@ they say yes to: what a tool returned or a model wrote is nobody's wish.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 import re2
 
 from gateway.config.context import PinConfig
+from gateway.late import late
 from gateway.scribe.marks import unmarked
 from gateway.scribe.pin_patterns import OWN
 from gateway.scribe.shortening import both_ends
@@ -29,27 +30,27 @@ _MOST_TAGS: Final = 64
 _MOST_REPLACED: Final = 256
 
 # Said to last: the sentence itself is the pin.
-_LASTING: Final = re.compile(
+_LASTING: Final = late(
     r"(?i)\b(?:remember|keep in mind|bear in mind|don'?t forget|from now on|from here on|for the rest of|always|never|"
     r"as a rule|note that|important:|throughout|in all (?:answers|replies)|until i say)\b"
     r"|记住|请记得|别忘|牢记|从现在起|从今以后|以后都|以后请|始终|永远|一直用|务必|不要再|注意[:：]"
 )
 # "the project code is BLUE-7": what is said of it by name.
-_SAID_OF: Final = re.compile(
+_SAID_OF: Final = late(
     r"(?i)\b(?:my|our|the|his|her|their|your)\s+((?:[\w'-]+\s+){0,4}?[\w'-]+)\s+"
     r"(?:is now|are now|is|are|was changed to|has changed to|changed to|changes to|becomes|=|:|should be|shall be|will be)\s+"
     r"(?:now\s+)?((?:[^\n.!?;]|[.](?=\S)){1,120})"
 )
-_SAID_OF_HAN: Final = re.compile(
+_SAID_OF_HAN: Final = late(
     r"(?:我的|我们的|本次|这次|该)([\w]{1,12}?)(?:改为|改成|变为|换成|是|为|：|:)([^\n。！？；，,]{1,60})"
 )
-_CHANGED: Final = re.compile(
+_CHANGED: Final = late(
     r"(?i)\b(?:change|set|switch|update|correct)\s+(?:my|our|the)\s+((?:[\w'-]+\s+){0,4}?[\w'-]+)\s+(?:from\s+.{1,60}?\s+)?to\s+"
     r"((?:[^\n.!?;]|[.](?=\S)){1,120})"
 )
-_TAGGED: Final = re.compile(r"#([\w][\w -]{0,31}?)\s*[:=：]\s*([^\n#;；]{1,120})")
-_SENTENCE: Final = re.compile(r"[^\n.!?;。！？；]+(?:\.(?=\w)[^\n.!?;。！？；]+)*")
-_WORD: Final = re.compile(r"\w+")
+_TAGGED: Final = late(r"#([\w][\w -]{0,31}?)\s*[:=：]\s*([^\n#;；]{1,120})")
+_SENTENCE: Final = late(r"[^\n.!?;。！？；]+(?:\.(?=\w)[^\n.!?;。！？；]+)*")
+_WORD: Final = late(r"\w+")
 _ARTICLES: Final = frozenset({"the", "a", "an", "new", "current", "actual", "correct", "my", "our", "now"})
 # Names of nothing in particular.
 _VAGUE: Final = frozenset(
@@ -60,16 +61,16 @@ _SAID_PRIORITY: Final = 1
 # How tags of sentences begin that are said to last.
 LASTING: Final = "said: "
 _QUESTION: Final = ("?", "？")
-_COMPARES: Final = re.compile(
+_COMPARES: Final = late(
     r"(?i)\b(?:compare[ds]?|comparing|comparison|versus|vs|than|as opposed to|unlike|relative to)\b|相比|对比|比较|同比|环比|相较"
 )
 # A yes, and nothing else of weight.
 _YES_CHARS: Final = 60
-_YES: Final = re.compile(
+_YES: Final = late(
     r"(?i)^\W*(?:yes|yep|yeah|yup|correct|right|exactly|that'?s (?:it|right|correct|the one)|confirmed|i confirm|sure|ok(?:ay)?|"
     r"对|是的?|没错|正确|确认|好的?|嗯)(?=\W|$|的|了|，|。)"
 )
-_NO: Final = re.compile(r"(?i)\b(?:no|not|but|wrong|instead)\b|不|但|错")
+_NO: Final = late(r"(?i)\b(?:no|not|but|wrong|instead)\b|不|但|错")
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -105,19 +106,26 @@ class PinPatterns:
     """
 
     def __init__(self, configured: Sequence[PinConfig]) -> None:
-        named = {pin.tag for pin in configured if pin.pattern is not None}
-        rules = [(pin.tag, pin.pattern, pin.priority + 10) for pin in configured if pin.pattern is not None]
-        rules += [rule for rule in OWN if rule[0] not in named]
+        self._configured = tuple(configured)
+        self._priorities = {pin.tag.casefold(): pin.priority + 10 for pin in configured}
+
+    @cached_property
+    def _rules(self) -> tuple[list[tuple[str, Any, int]], Any]:
+        """Tags, patterns and ranks, and all patterns in one: which are worth a look takes one pass over a text.
+
+        Compiled when there is a text to read: most conversations are short, and nobody asks what is pinned in them.
+        """
+        own = [(pin.tag, pin.pattern, pin.priority + 10) for pin in self._configured if pin.pattern is not None]
+        named = {tag for tag, _, _ in own}
+        texts = [*own, *(rule for rule in OWN if rule[0] not in named)]
         options = re2.Options()
         options.log_errors = False
-        self._rules: list[tuple[str, Any, int]] = [(tag, re2.compile(text, options), rank) for tag, text, rank in rules]
-        # Which patterns are worth a look: one pass over a text for all of them.
-        self._any: Any = re2.Set.SearchSet(options)
-        for _, text, _ in rules:
-            self._any.Add(text)
-        if rules:
-            self._any.Compile()
-        self._priorities = {pin.tag.casefold(): pin.priority + 10 for pin in configured}
+        every = re2.Set.SearchSet(options)
+        for _, text, _ in texts:
+            every.Add(text)
+        if texts:
+            every.Compile()
+        return [(tag, re2.compile(text, options), rank) for tag, text, rank in texts], every
 
     def found_in(self, text: str, at: int) -> list[Pin]:
         """The pins in what a user said; at most one of a tag, which may hold several values."""
@@ -125,8 +133,9 @@ class PinPatterns:
         text = both_ends(text, _READ_CHARS).encode("utf-8", "replace").decode()
         found: dict[str, Pin] = {}
         asides = _asides(text)
-        for number in sorted(self._any.Match(text) or ()) if self._rules else ():
-            tag, pattern, priority = self._rules[number]
+        rules, every = self._rules
+        for number in sorted(every.Match(text) or ()) if rules else ():
+            tag, pattern, priority = rules[number]
             values: dict[str, bool] = {}
             for match in pattern.finditer(text):
                 value = _clean(match.group(1) if pattern.groups else match.group())

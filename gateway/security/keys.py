@@ -176,6 +176,15 @@ class KeyRing:
             NotAllowed: a key whose team the configuration does not know.
             StoreUnavailable: it cannot be found out.
         """
+        known = self.remembered(authorization, api_key, now)
+        return known if known is not None else await self._look_up(authorization, api_key, now)
+
+    def remembered(self, authorization: str | None, api_key: str | None, now: float) -> Principal | None:
+        """As `identify`, for headers that were seen before; None for others, and where it has to be asked again.
+
+        Raises:
+            Unauthenticated: their key has ended.
+        """
         if authorization is not None:
             cached = self._bearers.get(authorization)
         elif api_key is not None:
@@ -191,7 +200,7 @@ class KeyRing:
             if self._book.known(principal.digest) is row:
                 _refuse_ended(row, now)
                 return principal
-        return await self._look_up(authorization, api_key, now)
+        return None
 
     async def still(self, principal: Principal, now: float, *, lasting: bool = False) -> None:
         """Make sure that a key which was good a while ago still is.

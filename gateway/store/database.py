@@ -90,9 +90,11 @@ class Database:
         self.in_memory = parsed.database in {None, "", ":memory:"}
         self._path = None if self.in_memory else Path(str(parsed.database))
         place = parsed.set(drivername="sqlite+aiosqlite")
-        self._engine = create_async_engine(place, module=OneHopDriver())
+        # The connection that was used last: what it has read of the file is good until another one writes.
+        used_last: dict[str, Any] = {} if self.in_memory else {"pool_use_lifo": True}
+        self._engine = create_async_engine(place, module=OneHopDriver(), **used_last)
         # What only has to outlive this process, and may be forgotten with the machine's power.
-        self._hasty = self._engine if self.in_memory else create_async_engine(place, module=OneHopDriver())
+        self._hasty = self._engine if self.in_memory else create_async_engine(place, module=OneHopDriver(), **used_last)
         for engine, prepare in {self._hasty: _prepare_hasty, self._engine: _prepare}.items():
             event.listen(engine.sync_engine, "connect", prepare)
             event.listen(engine.sync_engine, "begin", _begin)
@@ -236,6 +238,9 @@ def _prepare(connection: Any, _record: Any) -> None:
             "PRAGMA foreign_keys = ON",
             # Some 40 MB of log between checkpoints: moving pages into the file is half the cost of keeping traces.
             "PRAGMA wal_autocheckpoint = 10000",
+            # KiB, taken when needed. A batch of traces is 2 MB, all that SQLite has by itself: then it writes pages of an index
+            # again and again within one transaction, a fifth of what keeping traces costs.
+            "PRAGMA cache_size = -8000",
         ):
             _patiently(cursor, statement)
     finally:

@@ -18,7 +18,7 @@ from gateway.store.usage_records import Usages
 from gateway.store.value_records import PrivateValues
 
 
-class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
+class TraceRow(msgspec.Struct, frozen=True):
     """A finished turn.
 
     Times are seconds since the epoch, `seconds` is how long it took. `events` is the JSON list of its events; empty in
@@ -27,17 +27,17 @@ class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
 
     trace_id: str
     owner: str
+    started_at: float
+    finished_at: float
     key: str
+    status: int
+    seconds: float
     user: str | None = None
     response_id: str | None = None
     route: str | None = None
     model: str | None = None
     backend: str | None = None
     strategy: str | None = None
-    status: int
-    started_at: float
-    finished_at: float
-    seconds: float
     prompt_tokens: int = 0
     completion_tokens: int = 0
     version: str | None = None

@@ -14,15 +14,16 @@ import re
 import sys
 from typing import Any, NoReturn
 
+from gateway.late import late
 from gateway.tools.spec import InvalidArguments
 
 MAX_ARGUMENT_CHARS = 1_000_000
 MAX_DEPTH = 64
 
-_SPACE = re.compile(r"(?:[\s\ufeff]+|//[^\n]*|/\*[\s\S]*?\*/)*")
-_NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])", re.ASCII)
-_HEX = re.compile(r"[0-9a-fA-F]+")
-_WORD = re.compile(r"[A-Za-z_$][\w$]*")
+_SPACE = late(r"(?:[\s\ufeff]+|//[^\n]*|/\*[\s\S]*?\*/)*")
+_NUMBER = late(r"[+-]?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])", re.ASCII)
+_HEX = late(r"[0-9a-fA-F]+")
+_WORD = late(r"[A-Za-z_$][\w$]*")
 _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", "'": "'", '"': '"'}
 
@@ -83,16 +84,17 @@ def replayable(text: str | None) -> str:
     return text
 
 
-def _strict(text: str) -> Any:
-    return json.loads(text, parse_constant=_no_constant)
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Made once: with settings, `json.loads` and `json.dumps` make one for each text.
+_strict = json.JSONDecoder(parse_constant=_no_constant).decode
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _dumped(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    return _dump(value).encode()
 
 
 def _kind(value: Any) -> str:

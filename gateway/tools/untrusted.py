@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import re2
 
+from gateway.late import late
+
 # In the one leading system message of every turn that is offered registry tools: the same words each time, so that
 # providers' prompt caches hit.
 OPERATOR_TEXT: Final = (
@@ -21,7 +23,7 @@ OPERATOR_TEXT: Final = (
 )
 
 # ChatML, Llama 3, gpt-oss, Phi, DeepSeek (with its own bar); Gemma; Llama 2 and Mistral; Hermes and Qwen.
-_MARK = re.compile(
+_MARK = late(
     r"<(?=[|\uff5c][^<>|\uff5c\n]{1,64}[|\uff5c]>)"
     r"|<(?=/?(?:start_of_turn|end_of_turn|start_header_id|end_header_id|bos|eos|s|think|tool_calls?|tool_response|im_start|im_end)>)"
     r"|<(?=/?(?:system|system-reminder|function_calls|tools)>)|<(?=\|turn>|turn\|>)"
@@ -31,7 +33,7 @@ _MARK = re.compile(
 )
 # A line that begins like an operator's; and, behind an empty line, like the next turn of a transcript. Plain, as a heading, or
 # in bold; in English and in Chinese.
-_ROLE = re.compile(
+_ROLE = late(
     r"(?:(?:^|(?<=[\n\r\u2028\u2029]))[ \t]*(?:#{1,6}[ \t]*|[*_]{1,3})?(?:system|developer|系统|系統|开发者|開發者)"
     r"|(?:(?<=\n\n)|(?<=\n\r\n))[ \t]*(?:#{1,6}[ \t]*|[*_]{1,3})?(?:human|assistant|user|用户|用戶|助手))"
     r"(?=[*_]{0,3}[ \t]*[:\uff1a])",

@@ -5,6 +5,8 @@ Knows the client's tools, which stay as they came, and the registry's. Each tool
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from gateway.chat.schemas.dialect import SchemaDialect
@@ -30,13 +32,19 @@ class ToolWires(msgspec.Struct, frozen=True):
 
     def differing(self, dialect: SchemaDialect) -> bytes | None:
         """The array in a dialect; None where it is `whole`'s."""
-        if not any(dialect in spec.wires for _, spec in self.own):
+        for _, spec in self.own:
+            if dialect in spec.wires:
+                break
+        else:
             return None
         return b"[" + b",".join([*self.client, *(_wire(name, spec, dialect) for name, spec in self.own)]) + b"]"
 
     def also(self, name: str, spec: ToolSpec) -> ToolWires:
         """With one more tool, behind the others."""
         return ToolWires(self.client, (*self.own, (name, spec)))
+
+
+NO_WIRES: Final = ToolWires((), ())
 
 
 def _wire(name: str, spec: ToolSpec, dialect: SchemaDialect) -> bytes:

@@ -247,6 +247,9 @@ class _TapedSink:
                 self.chunks.clear()
         await self._sink.relay(chunks)
 
+    def straight(self) -> None:
+        """None: all of it is remembered."""
+
     async def add(self, text: str) -> None:
         """Pass the gateway's own words on: an answer with any is not a model's alone."""
         self.whole = False

@@ -54,8 +54,15 @@ class Approving:
         self._desk = desk
         self._clock = clock
 
+    def carried(self, turn: Turn) -> bool:
+        """Whether there may be approvals that its conversation carries."""
+        tools, request = turn.snapshot.tools, turn.request
+        if not tools.specs or request.n > 1:
+            return False
+        return bool(turn.goes_on or request.approvals or (tools.gated and turn.session is not None))
+
     async def begin(self, turn: Turn, progress: Progress, after: AfterDecision) -> None:
-        """Put before the model what came of the approvals that its conversation carries.
+        """Put before the model what came of the approvals that its conversation carries, where it is `carried`.
 
         Args:
             turn: whose.
@@ -66,8 +73,6 @@ class Approving:
             StoreUnavailable: there are some, and they cannot be read.
         """
         tools = turn.snapshot.tools
-        if not tools.specs or turn.request.n > 1:
-            return
         messages = turn.messages
         ids = (*ids_in(messages), *turn.request.approvals)
         session = turn.session if tools.gated else None

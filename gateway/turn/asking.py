@@ -37,7 +37,7 @@ class Asking(msgspec.Struct, frozen=True):
 
 def asking(turn: Turn, progress: Progress, left_s: float) -> Asking:
     """The next model call of a turn, which may take `left_s` seconds."""
-    final = progress.final
+    final = progress.enough is not None or progress.answering
     pool = turn.answer_pool if final else turn.pool
     must_call = turn.requires_tool and not progress.used and not final
     fields: Mapping[str, msgspec.Raw] = turn.fields

@@ -6,7 +6,7 @@ Values, made once by `prepare.py`. Does not know how the turn is driven.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import field
@@ -24,12 +24,16 @@ from gateway.security.principal import Principal
 from gateway.tools.guards.paging import READ_RESULT
 from gateway.tools.guards.remembered import Remembered
 from gateway.tools.spec import ToolSpec
-from gateway.tools.wires import ToolWires
+from gateway.tools.wires import NO_WIRES, ToolWires
 from gateway.turn.joining import Joinable
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import Machine, State
+from gateway.turn.terms import Terms
 from gateway.turn.waiting import TurnApprovals
 from gateway.turn.windowing import TurnWindow
+
+_NOTHING_USED: Final = Usage()
+_NO_NAMES: Final = frozenset[str]()
 
 
 class Permit(Protocol):
@@ -81,7 +85,7 @@ class Turn(msgspec.Struct, eq=False):
         request: what was asked, after hooks.
         snapshot: the version it keeps to its end.
         decision: where it goes.
-        model: the model it goes to, as the configuration names it.
+        terms: what the model it goes to and the route settle for it.
         pool: who is asked as long as tools may be called: the model, its `tool_model`, or what the turn was escalated to.
         answer_pool: who is asked for an answer without tools: the same, or the model's `answer_model`.
         escalate: the model to go on with once arguments have failed twice, or None.
@@ -98,9 +102,6 @@ class Turn(msgspec.Struct, eq=False):
         choice: the first round's `tool_choice`, encoded, or None.
         requires_tool: whether a tool has to be called before an answer counts.
         parallel: whether several calls of one answer may run at once.
-        max_rounds: rounds with registry tool calls that are allowed.
-        max_tokens: tokens that all rounds together may take, or None.
-        max_cost: what they may cost together, in billionths of the currency, or None.
         limit_s: seconds it may take in all.
         deadline: monotonic seconds at which the turn has to be over.
         session: the session the client named.
@@ -127,6 +128,8 @@ class Turn(msgspec.Struct, eq=False):
         window: makes its conversation fit the backends, or None where it is sent as it is.
         on_failure: what becomes of its effects when a later step fails.
         tells_tokens: whether log-probabilities are asked for, to see how sure the model is of its calls.
+        goes_on: whether the model has answered in its conversation before.
+        bare: whether it is known that no hidden rounds stand in its conversation.
         gone_away: whether its client has left.
         stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
@@ -137,38 +140,35 @@ class Turn(msgspec.Struct, eq=False):
     request: ChatRequest
     snapshot: Snapshot
     decision: Decision
-    model: str
+    terms: Terms
     pool: Pool
     answer_pool: Pool
-    escalate: Pool | None
-    wanted: str
-    fallbacks: bool
     shown_model: str
     messages: tuple[Message, ...]
     fields: Mapping[str, msgspec.Raw]
-    offered: Mapping[str, ToolSpec]
-    wires: ToolWires
-    tools_wire: bytes | None
-    choice: bytes | None
-    requires_tool: bool
-    parallel: bool
-    max_rounds: int
-    max_tokens: int | None
     limit_s: float
     deadline: float
-    session: str | None
     answer_id: str
     created: int
+    session: str | None = None
+    escalate: Pool | None = None
+    wanted: str = ""
+    fallbacks: bool = True
+    offered: Mapping[str, ToolSpec] = field(default_factory=dict)
+    wires: ToolWires = NO_WIRES
+    tools_wire: bytes | None = None
+    choice: bytes | None = None
     waiting: dict[str, ToolSpec] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
+    requires_tool: bool = False
+    parallel: bool = True
     cache: CacheConfig | None = None
     recalled: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     shows_tools: bool = False
     remembered: Remembered = field(default_factory=Remembered)
     machine: Machine = field(default_factory=Machine)
-    usage: Usage = field(default_factory=Usage)
-    max_cost: int | None = None
+    usage: Usage = _NOTHING_USED
     tags: frozenset[str] = frozenset()
     spent: list[tuple[str | None, Usage]] = field(default_factory=list)
     permit: Permit | None = None
@@ -187,6 +187,8 @@ class Turn(msgspec.Struct, eq=False):
     private: Conversation | None = None
     approvals: TurnApprovals | None = None
     on_failure: OnFailure = "keep"
+    goes_on: bool = True
+    bare: bool = False
     gone_away: bool = False
     tells_tokens: bool = False
     window: TurnWindow | None = None
@@ -196,8 +198,8 @@ class Turn(msgspec.Struct, eq=False):
 
     def step(self, state: State, reason: str = "") -> None:
         """Move the machine and leave the step in the trace."""
-        before = self.machine.to(state)
-        self.record.emit("state.changed", **{"from": before.value, "to": state.value, "reason": reason})
+        # States are texts; asking for their `value` takes three calls.
+        self.record.emit("state.changed", **{"from": self.machine.to(state), "to": state, "reason": reason})
 
     def answered_from(self, asked: str, backend: str, model: str) -> None:
         """A backend of `model` answers, which was asked for `asked`: later rounds ask it first."""
@@ -206,7 +208,8 @@ class Turn(msgspec.Struct, eq=False):
 
     def used(self, usage: Usage, *, before: bool = False, backend: str | None = None) -> None:
         """Add up what a call took; `before`: an earlier attempt at the turn has paid for it; `backend` if it wasn't the turn's."""
-        self.usage += usage
+        # Nothing and one call's: that is all that most turns add up.
+        self.usage = usage if self.usage is _NOTHING_USED else self.usage + usage
         if not before:
             self.spent.append((backend or self.backend, usage))
 
@@ -276,9 +279,10 @@ class Turn(msgspec.Struct, eq=False):
     @property
     def answering(self) -> str:
         """The model that answered: the chosen one, or the fallback that stood in for it."""
-        model = self.answered_by or self.model
+        own = self.terms.model
+        model = self.answered_by or own
         # What stands for a `*` is known from the name that was asked for.
-        return self.shown_model if model == self.model and self.wanted else model
+        return self.shown_model if self.wanted and model == own else model
 
     @property
     def turn_id(self) -> str:
@@ -288,4 +292,5 @@ class Turn(msgspec.Struct, eq=False):
     @property
     def client_tools(self) -> frozenset[str]:
         """Names of the tools the client will run itself."""
-        return frozenset(tool.name for tool in self.request.tools)
+        tools = self.request.tools
+        return frozenset([tool.name for tool in tools]) if tools else _NO_NAMES

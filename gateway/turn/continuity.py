@@ -20,7 +20,7 @@ import msgspec
 import structlog
 from cachetools import LRUCache
 
-from gateway.chat.blocks import Message, Reasoning, Refusal, Text, ToolCall
+from gateway.chat.blocks import Message, Reasoning, Refusal, Text, ToolCall, wire_of
 from gateway.chat.codecs.chat_completions import decode_message, encode_message
 from gateway.chat.thread import chain, same_json, visible_hash
 from gateway.clock import Clock
@@ -82,7 +82,7 @@ class Continuity:
         self._issued: LRUCache[tuple[str, str], bool] = LRUCache(_ISSUED)
         # Anchors that nothing was found for, and when that was first seen.
         self._bare: LRUCache[str, float] = LRUCache(_BARE)
-        # Messages that this process gave with nothing behind them, by `_place`; the oldest first.
+        # Conversations up to an answer of this process, with nothing behind any answer in them, by `_place`; the oldest first.
         self._given: dict[int, None] = {}
 
     async def restored(self, owner: str, session: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -100,12 +100,9 @@ class Continuity:
         if not places:
             return messages
         scope = _scope(owner, session)
-        given = self._gave(scope, messages) if self._given else frozenset()
-        if len(given) == len(places):
-            return messages
         anchors = chain(scope, messages)
         now = self._clock.now()
-        if all(place in given or now - self._bare.get(anchors[place], now) >= _SETTLED_S for place in places):
+        if all(now - self._bare.get(anchors[place], now) >= _SETTLED_S for place in places):
             return messages
         # No row that was read is remembered: what was one may be two by now, by another replica.
         waiting = [row for row in self._waiting if row.owner == owner]
@@ -149,28 +146,22 @@ class Continuity:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="hidden-rounds")
 
     def bare(self, owner: str, session: str | None, asked: tuple[Message, ...], visible: Message) -> None:
-        """Remember that nothing stands behind a message, so that nobody has to look for it.
+        """Remember that nothing stands behind a message, nor behind those before it, so that nobody has to look for it.
 
         Right over replicas: where another one gives the same message with rounds behind it, they are two different things
         behind one message, and nobody's.
         """
         given = self._given
-        place = hash(_scope(owner, session))
-        for message in asked:
-            place = _place(place, message)
-        given[_place(place, visible)] = None
+        given[_place(owner, session, asked, visible)] = None
         if len(given) > _BARE:
             del given[next(iter(given))]
 
-    def _gave(self, scope: str, messages: tuple[Message, ...]) -> frozenset[int]:
-        """Which answers of a conversation this process gave with nothing behind them."""
-        place = hash(scope)
-        given: list[int] = []
-        for index, message in enumerate(messages):
-            place = _place(place, message)
-            if message.role == "assistant" and place in self._given:
-                given.append(index)
-        return frozenset(given)
+    def is_bare(self, owner: str, session: str | None, messages: tuple[Message, ...]) -> bool:
+        """Whether it is known, without looking for it, that nothing stands behind any answer of a conversation."""
+        for last in range(len(messages) - 1, -1, -1):
+            if messages[last].role == "assistant":
+                return _place(owner, session, messages[:last], messages[last]) in self._given
+        return True
 
     async def flush(self) -> None:
         """Wait until what was to be kept soon is kept, or could not be."""
@@ -196,10 +187,7 @@ class Continuity:
         scope = _scope(behind.owner, behind.session)
         anchor = chain(scope, (*behind.asked, behind.visible))[-1]
         self._bare.pop(anchor, None)
-        place = hash(scope)
-        for message in (*behind.asked, behind.visible):
-            place = _place(place, message)
-        self._given.pop(place, None)
+        self._given.pop(_place(behind.owner, behind.session, behind.asked, behind.visible), None)
         return HiddenRow(
             owner=behind.owner,
             anchor=anchor,
@@ -228,23 +216,34 @@ class Continuity:
         return found
 
 
-def _place(before: int, message: Message) -> int:
-    """A name for the place in a conversation behind a message, of this process alone: a tenth of what a link of the chain costs.
+def _place(owner: str, session: str | None, before: Sequence[Message], answer: Message) -> int:
+    """A name for the place behind an answer, of this process alone: a fraction of what a chain up to it costs.
 
-    It tells apart all that the chain tells apart, and how the arguments of calls are spelled besides.
+    It tells apart all that the chain tells apart, and more than that: how a client spells its messages, and the arguments of
+    calls. Only the answer is given by one side and sent back by the other, in bytes of its own.
     """
-    said: list[object] = ["system" if message.role == "developer" else message.role]
+    said: list[object] = [*map(wire_of, before)]
+    if None in said:
+        said = [message.wire or _said(message) for message in before]
+    return hash((owner, session, *said, _said(answer)))
+
+
+def _said(message: Message) -> object:
+    """What a message says, whoever has written it."""
+    blocks = message.blocks
+    if len(blocks) == 1 and type(blocks[0]) is Text:  # nearly all answers
+        return message.role, blocks[0].text.strip()
+    said: list[object] = []
     text = ""
-    for block in message.blocks:
+    for block in blocks:
         kind = type(block)
         if kind is Text:
-            # Most messages are one text.
             text = text + block.text if text else block.text  # type: ignore[union-attr]
         elif kind is ToolCall:
             said += (block.id, block.name, block.arguments)  # type: ignore[union-attr]
         elif kind is not Reasoning and kind is not Refusal:
             said.append(visible_hash(message))
-    return hash((before, text.strip(), *said))
+    return (message.role, text.strip(), *said)
 
 
 def _named(call_id: str) -> str:

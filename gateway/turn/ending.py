@@ -64,38 +64,35 @@ class Ending:
         assert last is not None, "a turn that ends has an answer"
         theirs = progress.theirs
         stopped = progress.stopped
-        if stopped is not None:
-            words = progress.say(f"(Stopped: {stopped}.)")
-            if sink is not None:
-                await sink.add(words)
-        if progress.closing is not None:
-            words = progress.say(progress.closing)
-            if sink is not None:
-                await sink.add(words)
-        reason = "length" if stopped is not None else _reason(last.finish_reason, turn, theirs=bool(theirs))
-        result = await self._result(turn, progress, last, reason, plain=sink is None)
-        behind = _behind(turn, progress, last, result)
+        if stopped is not None or progress.closing is not None:
+            await _add_own(progress, sink)
+        reason = _reason(last.finish_reason, turn, theirs=bool(theirs)) if stopped is None else "length"
+        message = _message(progress, last)
+        if turn.snapshot.hooks.on_answer:
+            message = await self._hooked(turn, message)
+        result = _result(turn, last, message, reason, plain=sink is None)
+        behind = _behind(turn, progress, last, result) if progress.used else None
+        bare = behind is None
         if turn.stay is not None:
             await turn.stay.keep(turn, behind.hidden if behind is not None else (replayable_message(result.message),))
-        # Of a session's own messages nothing is hidden.
-        appends = turn.stay is not None and turn.stay.appends
-        if appends:
-            behind = None
+            if turn.stay.appends:  # of a session's own messages nothing is hidden
+                behind, bare = None, False
         joinable = turn.joinable
-        at_once = bool(theirs) or (joinable is not None and joinable.begun)
+        at_once = behind is not None and (bool(theirs) or (joinable is not None and joinable.begun))
         if behind is not None and at_once:
             # Of a mixed turn the client's next request depends on them, and comes at once.
             await self._continuity.keep(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
-        await self.commit(turn, result, turn.usage)
+        if joinable is not None:
+            await self.commit(turn, result, turn.usage)
         if sink is not None:
             # With registry tools offered, the end of a round was held back; without, it went out as it came.
             await sink.finish(None if 0 in progress.stream.finished else result.finish_reason, turn.usage)
         if behind is not None and not at_once:
             self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
-        elif behind is None and turn.snapshot.tools.specs and not appends:
-            self._continuity.bare(turn.principal.owner, turn.session, turn.request.messages, result.message)
+        elif bare and turn.bare and turn.snapshot.tools.specs:
+            self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
         turn.step(State.TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result
 
@@ -111,36 +108,47 @@ class Ending:
         body = result.body or _whole(turn, result, usage)
         await self._joining.answered(joinable, body, turn.told())
 
-    async def _result(
-        self, turn: Turn, progress: Progress, last: Round, reason: str | None, *, plain: bool
-    ) -> TurnResult:
-        message = hooked = _message(progress, last)
-        if turn.snapshot.hooks.on_answer:
-            hooked = await turn.snapshot.hooks.answer(message, turn.principal)
-            if hooked is not message:
-                turn.record.emit("hook.changed", hook="on_answer")
-        result = TurnResult(hooked, reason, choices=last.choices)
-        if not plain:
-            return result
-        answer = last.answer
-        if answer is None:
-            return structs.replace(result, body=_whole(turn, result, turn.usage))
-        # Its own message, or one in which a call has got another id.
-        unchanged = turn.machine.rounds == 1 and hooked is answer.message and reason == answer.said_finish
-        if unchanged and last.told_usage:
-            named = named_answer(answer.body, turn.answer_id, turn.created, turn.shown_model)
-            return TurnResult(message, reason, named)
-        return TurnResult(hooked, reason, _changed(turn, answer, hooked, reason))
+    async def _hooked(self, turn: Turn, message: Message) -> Message:
+        """The message that hooks make of it."""
+        hooked = await turn.snapshot.hooks.answer(message, turn.principal)
+        if hooked is not message:
+            turn.record.emit("hook.changed", hook="on_answer")
+        return hooked
+
+
+async def _add_own(progress: Progress, sink: Sink | None) -> None:
+    """The gateway's own words, at the end of what the model has said."""
+    for words in (progress.stopped and f"(Stopped: {progress.stopped}.)", progress.closing):
+        if words is not None:
+            said = progress.say(words)
+            if sink is not None:
+                await sink.add(said)
+
+
+def _result(turn: Turn, last: Round, message: Message, reason: str | None, *, plain: bool) -> TurnResult:
+    """How a turn ends with this message; `plain`: its body is sent whole."""
+    if not plain:
+        return TurnResult(message, reason, None, last.choices)
+    answer = last.answer
+    if answer is None:
+        result = TurnResult(message, reason, None, last.choices)
+        return structs.replace(result, body=_whole(turn, result, turn.usage))
+    # Its own message, or one in which a call has got another id.
+    unchanged = turn.machine.rounds == 1 and message is answer.message and reason == answer.said_finish
+    if unchanged and last.told_usage:
+        return TurnResult(message, reason, named_answer(answer.body, turn.answer_id, turn.created, turn.shown_model))
+    return TurnResult(message, reason, _changed(turn, answer, message, reason))
 
 
 def _message(progress: Progress, last: Round) -> Message:
     """The one message of all rounds: everything that was thought and said, and the client's calls."""
     message = last.message
-    text = "".join(progress.said)
-    thought = "".join(progress.thoughts)
-    hidden = len(message.tool_calls) != len(progress.theirs)
-    if not hidden and text == message.text and thought == thoughts_of(message):
-        return message
+    if len(last.calls) == len(progress.theirs):
+        if len(progress.answers) == 1 and not progress.words:
+            return message
+        if progress.said == message.text and progress.thought == thoughts_of(message):
+            return message
+    text, thought = progress.said, progress.thought
     rest = tuple(b for b in message.blocks if not isinstance(b, (Reasoning, Text, ToolCall)))
     first = (Reasoning(thought),) if thought else ()
     return Message("assistant", (*first, *rest, *((Text(text),) if text else ()), *progress.theirs))
@@ -177,5 +185,7 @@ def _changed(turn: Turn, answer: Answer, message: Message, reason: str | None) -
 
 def _reason(said: str | None, turn: Turn, *, theirs: bool) -> str:
     """The finish reason of the turn. Calls that were ours are not the client's to wait for."""
+    if said == "stop" and not theirs:
+        return said
     reason = finish_reason(said or "stop", has_calls=theirs)
     return "stop" if reason is None or (reason == "tool_calls" and turn.offered and not theirs) else reason

@@ -75,6 +75,9 @@ class GuardedSink:
         if out:
             await self._inner.relay(out)
 
+    def straight(self) -> None:
+        """None: hooks see all of it."""
+
     async def add(self, text: str) -> None:
         """Take in the gateway's own words."""
         await self.relay([_piece("content", text)])

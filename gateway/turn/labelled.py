@@ -16,6 +16,7 @@ import msgspec
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.request import ChatRequest
 from gateway.errors import ConfigError, InvalidRequest, Problem
+from gateway.routing.conditions import UsedFacts
 from gateway.routing.decision import Decision
 from gateway.routing.evaluation import Line
 from gateway.routing.facts import Facts
@@ -44,6 +45,7 @@ class Labelled:
         number: counted from 1.
         line: the text that is routed on, and where it belongs.
         request, principal, wishes: what is asked, and by whom.
+        used: the facts that routes ask for.
     """
 
     number: int
@@ -51,11 +53,12 @@ class Labelled:
     request: ChatRequest
     principal: Principal
     wishes: Wishes
+    used: UsedFacts
 
     @property
     def facts(self) -> Facts:
         """What the router may look at."""
-        return facts_of(self.request, self.principal, self.wishes)
+        return facts_of(self.request, self.principal, self.wishes, self.used)
 
 
 def read_labelled(file: str, content: bytes, snapshot: Snapshot) -> list[Labelled]:
@@ -116,4 +119,4 @@ def _labelled(number: int, asked: _Asked, snapshot: Snapshot) -> Labelled:
     if principal is None:
         raise ValueError(f"there is no key `{asked.key}` under keys.static")
     line = Line(routing_text(request.messages), asked.route)
-    return Labelled(number, line, request, principal, Wishes(tags=frozenset(asked.tags)))
+    return Labelled(number, line, request, principal, Wishes(tags=frozenset(asked.tags)), snapshot.used)

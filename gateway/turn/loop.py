@@ -7,7 +7,8 @@ Knows the order of a turn's steps and what follows from an answer. What a round 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -73,12 +74,18 @@ class TurnLoop:
         self._ending = Ending(joining, continuity)
         self._clock = clock
 
-    async def run(self, turn: Turn, sink: Sink | None = None) -> TurnResult:
+    def run(self, turn: Turn, sink: Sink | None = None) -> Coroutine[Any, Any, TurnResult]:
         """Take the turn to its end; with a sink, streaming on the way.
 
         Raises:
             GatewayError: the turn failed; what the sink has sent stays sent.
         """
+        if turn.joinable is not None or self._undoing.wanted(turn):
+            return self._undoable(turn, sink)
+        return self._taken(turn, sink)
+
+    async def _undoable(self, turn: Turn, sink: Sink | None) -> TurnResult:
+        """Take a turn to its end of which something may have been done before, or may have to be undone."""
         durable = turn.joinable is not None and turn.joinable.asked.durable
         if turn.joinable is not None and turn.joinable.recorded and await self._undoing.is_undone(turn):
             # Its records say of everything that it was done.
@@ -101,11 +108,18 @@ class TurnLoop:
 
     async def _taken(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """Take the turn to its end, whatever that leaves behind."""
-        progress = Progress(turn.messages)
+        progress = Progress(len(turn.messages), turn.messages)
         try:
-            await self._approving.begin(turn, progress, self._undoing.after_decision)
-            result = await self._in_time(turn, progress, sink)
-            await self._approving.end(turn)
+            if (turn.goes_on or turn.request.approvals or turn.session is not None) and self._approving.carried(turn):
+                await self._approving.begin(turn, progress, self._undoing.after_decision)
+            if sink is None and not turn.offered and not turn.snapshot.hooks.on_answer:
+                # Model calls and nothing else: a backend keeps `ModelCall.timeout_s`, which ends with the turn.
+                result = await self._rounds(turn, progress, sink)
+            else:
+                async with asyncio.timeout(max(0.0, self._left_s(turn))):
+                    result = await self._rounds(turn, progress, sink)
+            if turn.approvals is not None:
+                await self._approving.end(turn)
             return result
         except (TimeoutError, UpstreamTimeout) as error:
             ours = isinstance(error, TimeoutError) or self._left_s(turn) <= _NEARLY_S
@@ -116,31 +130,24 @@ class TurnLoop:
                 raise UpstreamTimeout("The turn did not end within its time limit.") from error
             return await self._out_of_time(turn, progress, sink)
         finally:
-            if not turn.machine.over:
+            if turn.machine.state is not State.TERMINATED:
                 turn.step(State.TERMINATED, "failed")
 
     async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
         """Keep an answer that was not the loop's. See `Ending.commit`."""
         await self._ending.commit(turn, result, usage)
 
-    async def _in_time(self, turn: Turn, progress: Progress, sink: Sink | None) -> TurnResult:
-        if sink is None and not turn.offered and not turn.snapshot.hooks.on_answer:
-            # Model calls and nothing else: a backend keeps `ModelCall.timeout_s`, which ends with the turn.
-            return await self._rounds(turn, progress, sink)
-        async with asyncio.timeout(max(0.0, self._left_s(turn))):
-            return await self._rounds(turn, progress, sink)
-
     async def _rounds(self, turn: Turn, progress: Progress, sink: Sink | None) -> TurnResult:
         limits: ToolLimits | None = None
         while True:
             turn.step(State.PLANNING)
-            asked = asking(turn, progress, self._left_s(turn))
+            asked = asking(turn, progress, turn.deadline - self._clock.monotonic())
             done = await self._model_calls.next(turn, asked, sink, progress.stream)
             turn.used(done.usage, before=done.recorded is not None)
             if done.withheld:
                 _reflect_on_words(turn, progress)
                 continue
-            mine, theirs = _whose(done.message.tool_calls, turn)
+            mine, theirs = _whose(done.calls, turn) if turn.offered else ((), done.calls)
             progress.answered(done, theirs)
             if not mine or done.finish_reason in CUT or progress.final:
                 if progress.enough is not None and (mine or _is_empty(done.message)):
@@ -154,7 +161,9 @@ class TurnLoop:
                 break
             if theirs:
                 break  # ours are done; the turn goes on with the request that brings the client's results
-            limits = limits or ToolLimits(turn.max_rounds, turn.max_tokens, turn.limit_s, turn.max_cost)
+            limits = limits or ToolLimits(
+                turn.terms.max_rounds, turn.terms.max_tokens, turn.limit_s, turn.terms.max_cost
+            )
             progress.enough = self._enough(turn, progress, limits, mine, outcomes)
             if undone := await self._undoing.after(turn, progress, outcomes):
                 outcomes = _with_note(outcomes, undone)
@@ -204,11 +213,11 @@ class TurnLoop:
             for call, outcome in zip(mine, outcomes, strict=True)
         )
         ended = ended or limits.waited(self._left_s(turn))
-        if (turn.max_tokens is None and turn.max_cost is None) or progress.last is None:
+        if (turn.terms.max_tokens is None and turn.terms.max_cost is None) or progress.last is None:
             return ended
         next_tokens = progress.last.usage.total_tokens + estimate_tokens(progress.results)
         by_tokens = limits.spent(turn.usage.total_tokens, next_tokens)
-        if by_tokens is not None or turn.max_cost is None:
+        if by_tokens is not None or turn.terms.max_cost is None:
             return by_tokens or ended
         prices = turn.snapshot.prices
         next_cost, _ = prices.of([(turn.backend, Usage(next_tokens, 0))])
@@ -251,7 +260,7 @@ class TurnLoop:
             reason = f"{reason}; whether {', '.join(uncertain)} took effect is not known"
         progress.stopped = reason
         if progress.stream.broken_off is not None:
-            progress.said.append(progress.stream.broken_off.text)
+            progress.words.append(progress.stream.broken_off.text)
         progress.over = True
         try:
             async with asyncio.timeout(_LAST_S):
@@ -292,7 +301,5 @@ def _is_empty(message: Message) -> bool:
 def _whose(calls: tuple[ToolCall, ...], turn: Turn) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:
     """Registry calls and client calls. A name nobody offered is the Courier's to refuse, where the turn has a Courier."""
     client_tools = turn.client_tools
-    if not turn.offered:
-        return (), calls
-    theirs = tuple(call for call in calls if call.custom or call.name in client_tools)
-    return tuple(call for call in calls if call not in theirs), theirs
+    theirs = tuple([call for call in calls if call.custom or call.name in client_tools])
+    return (tuple([call for call in calls if call not in theirs]) if theirs else calls), theirs

@@ -284,6 +284,9 @@ class Making:
         await self._publish()
         await self.log.room()
 
+    def straight(self) -> None:
+        """None: a response's events are made anew."""
+
     async def add(self, text: str) -> None:
         """Take in words of the gateway's own."""
         self._writing.whole(Message("assistant", (Text(text),)))

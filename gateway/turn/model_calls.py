@@ -6,11 +6,13 @@ know what follows from an answer: that is the loop's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from gateway.approvals.confidence import Token, tokens_in
 from gateway.backends.backend import ModelCall
+from gateway.backends.tap import Tap
 from gateway.chat.answer import Answer, Choice
 from gateway.chat.blocks import Message, Refusal
 from gateway.chat.chunk import Chunk
@@ -42,12 +44,18 @@ class ModelCalls:
         self._continuity = continuity
         self._clock = clock
 
-    async def next(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Round:
+    def next(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Coroutine[Any, Any, Round]:
         """The turn's next answer: the one that is recorded of this round, else the model's.
 
         Raises:
             GatewayError: no backend answered, or the turn may not go on to a further round.
         """
+        if turn.machine.rounds > 1 or turn.joinable is not None:
+            return self._further(turn, asked, sink, state)
+        return self._ask(turn, asked) if sink is None else self._stream(turn, asked, sink, state)
+
+    async def _further(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Round:
+        """A round that may be recorded already, has to be let on, or is to be recorded."""
         recorded = _recorded(turn)
         if recorded is not None:
             return await self._again(turn, asked, recorded, sink, state)
@@ -73,9 +81,11 @@ class ModelCalls:
 
     async def _ask(self, turn: Turn, asked: Asking) -> Round:
         pool, call = asked.pool, asked.call
-        started = self._started(turn, pool.name)
+        record, prefer = turn.record, turn.stays.get(pool.name)
+        record.emit("round.started", round=turn.machine.rounds, model=pool.name, backend=prefer)
+        started = self._clock.monotonic()
         try:
-            got = await pool.complete(call, turn.record, turn.stays.get(pool.name), fallbacks=turn.fallbacks)
+            got = await pool.complete(call, record, prefer, fallbacks=turn.fallbacks)
         finally:
             turn.upstream_s += self._clock.monotonic() - started
         turn.answered_from(pool.name, got.backend, got.model)
@@ -96,14 +106,16 @@ class ModelCalls:
         sent = False
         tokens = _Tokens(wanted=turn.tells_tokens)
         attempt = 0
-        started = self._started(turn, pool.name)
+        prefer = turn.stays.get(pool.name)
+        turn.record.emit("round.started", round=turn.machine.rounds, model=pool.name, backend=prefer)
+        started = self._clock.monotonic()
         waited = 0.0
         first: float | None = None
         wanted = started
         stream = pool.stream(
             call,
             turn.record,
-            turn.stays.get(pool.name),
+            prefer,
             fallbacks=turn.fallbacks,
             seen=(lambda: sent) if turn.offered or asked.held else None,
         )
@@ -132,6 +144,7 @@ class ModelCalls:
                         sent = True
                         await sink.relay([*held, *visible] if held else visible)
                         held.clear()
+                        _let_through(turn, asked, batch.tap, sink, view)
                     wanted = self._clock.monotonic()
         except BaseException:
             # Whatever ends the round: what the client has got of it was paid for.
@@ -168,13 +181,10 @@ class ModelCalls:
         view.taken.update(taken)
         return view
 
-    def _started(self, turn: Turn, model: str) -> float:
-        turn.record.emit("round.started", round=turn.machine.rounds, model=model, backend=turn.stays.get(model))
-        return self._clock.monotonic()
-
     def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None, attempt: int) -> None:
-        if turn.window is not None and done.told_usage and turn.backend is not None:
-            turn.window.answered(turn.backend, done.usage)
+        window, usage, told = turn.window, done.usage, done.told_usage
+        if window is not None and window.estimates and told and turn.backend is not None:
+            window.answered(turn.backend, usage)
         turn.record.emit(
             "round.answered",
             round=turn.machine.rounds,
@@ -183,9 +193,9 @@ class ModelCalls:
             attempt=attempt,
             finish_reason=done.finish_reason,
             content=done.message.text,
-            tool_calls=[encode_call(call) for call in done.message.tool_calls],
-            prompt_tokens=done.usage.prompt_tokens if done.told_usage else None,
-            completion_tokens=done.usage.completion_tokens if done.told_usage else None,
+            tool_calls=[encode_call(call) for call in done.calls] if done.calls else [],
+            prompt_tokens=usage.prompt_tokens if told else None,
+            completion_tokens=usage.completion_tokens if told else None,
             seconds=self._clock.monotonic() - started,
             first_token_s=first_token_s,
         )
@@ -223,7 +233,18 @@ def _round(
 ) -> Round:
     spent = usage or _estimate(asked.call, message)
     withheld = asked.held and not _counts(message, finish_reason)
-    return Round(message, finish_reason, spent, usage is not None, answer, recorded, choices, withheld, tuple(tokens))
+    return Round(
+        message,
+        finish_reason,
+        message.tool_calls,
+        spent,
+        usage is not None,
+        answer,
+        recorded,
+        choices,
+        withheld,
+        tuple(tokens),
+    )
 
 
 def _counts(message: Message, finish_reason: str | None) -> bool:
@@ -231,6 +252,14 @@ def _counts(message: Message, finish_reason: str | None) -> bool:
     return (
         bool(message.tool_calls) or finish_reason in CUT or any(isinstance(block, Refusal) for block in message.blocks)
     )
+
+
+def _let_through(turn: Turn, asked: Asking, tap: Tap | None, sink: Sink, view: StreamedRound) -> None:
+    """Something of the answer was sent, so no other attempt follows: what only brings more text need not come by here."""
+    if tap is None or tap.is_open or asked.held or turn.tells_tokens:
+        return
+    if (write := sink.straight()) is not None and (note := view.straight()) is not None:
+        tap.open(write, note)
 
 
 def _recorded(turn: Turn) -> RecordedRound | None:

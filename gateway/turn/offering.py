@@ -16,7 +16,6 @@ from msgspec import field
 from gateway.chat.blocks import Message
 from gateway.chat.request import ChatRequest
 from gateway.config.models import GatewayConfig, RouteConfig
-from gateway.routing.decision import Decision
 from gateway.routing.text import routing_texts
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
@@ -65,7 +64,7 @@ class Asked(msgspec.Struct, frozen=True):
     """What an offer depends on.
 
     Attributes:
-        decision: where the request goes, as the model `model` and, where there is one, by `route`.
+        named: the tools that route or model name.
         narrowed: what the request wants to be left with, or None.
         session: the name the client gave its conversation.
         messages: the conversation with the rounds that its client never saw.
@@ -73,9 +72,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     request: ChatRequest
     principal: Principal
-    decision: Decision
-    model: str
-    route: RouteConfig | None
+    named: tuple[str, ...]
     narrowed: frozenset[str] | None
     session: str | None
     messages: Sequence[Message]
@@ -94,12 +91,9 @@ class Offering:
         self._kept = kept
 
     async def offer(self, asked: Asked, snapshot: Snapshot) -> Offer:
-        """The registry tools of a turn; none where the client, the route or the model wants none."""
-        named = _named(asked, snapshot)
-        if not named:
-            return NOTHING
+        """The registry tools of a turn."""
         registry = snapshot.tools
-        fitting = {spec.name: spec for spec in registry.fitting(named, asked.principal, asked.narrowed)}
+        fitting = {spec.name: spec for spec in registry.fitting(asked.named, asked.principal, asked.narrowed)}
         place = self._place(asked, snapshot)
         known = await self._known(place, asked, snapshot)
         if known is None:
@@ -176,20 +170,6 @@ async def _best(asked: Asked, snapshot: Snapshot, names: Sequence[str], room: in
         return frozenset(names[:room]), ""
     ranked = await snapshot.relevance.rank(routing_texts(asked.request.messages)[0], names)
     return frozenset(ranked.names[:room]), ranked.by
-
-
-def _named(asked: Asked, snapshot: Snapshot) -> tuple[str, ...] | None:
-    """The tools that route or model name; None or empty where nothing is offered."""
-    config, request, route = snapshot.config, asked.request, asked.route
-    if request.tool_choice is not None and request.tool_choice.mode == "none":
-        return None
-    if route is not None and route.tool_choice == "none":
-        return None
-    of_model = config.models[asked.model].tools
-    if asked.decision.strategy == "explicit" and config.tools.offer == "routed" and of_model is None:
-        return None
-    names = route.tools if route is not None and route.tools is not None else of_model
-    return config.tools.default if names is None else names
 
 
 def _done(asked: Asked, snapshot: Snapshot) -> frozenset[str]:

@@ -26,7 +26,7 @@ from gateway.clock import Clock
 from gateway.errors import NotAllowed, StoreUnavailable
 from gateway.observe.usage import UsageWriter
 from gateway.routing.text import estimate_tokens
-from gateway.security.allowances import Allowance, Today
+from gateway.security.allowances import NOTHING, Allowance, Today
 from gateway.security.counters import RENEW_S, Counters, Entry, Exit, Given, Hold, Paid, Slot, Stay, Take, Verdict
 from gateway.security.prices import Bound
 from gateway.store.usage_records import NANO, Usages
@@ -43,20 +43,33 @@ _log = structlog.stdlib.get_logger("gateway.limits")
 _tags = msgspec.json.Encoder().encode
 
 
-class Permit:
-    """One turn's stay, from its being let in to its end."""
+class Permit(msgspec.Struct, eq=False):
+    """One turn's stay, from its being let in to its end.
 
-    __slots__ = ("_holds", "_id", "_permits", "_slots", "_taken", "_today", "_turn", "allowance")
+    Attributes:
+        permits: where it was let in.
+        turn: who was.
+        number: of the stay, in this process.
+        allowance: what it is counted by.
+        today: the day it was let in on.
+        taken: what it has taken out of its buckets.
+        slots: the places it has.
+        holds: what it has set aside.
+    """
 
-    def __init__(self, permits: Permits, turn: Turn, id_: str, allowance: Allowance, today: Today) -> None:
-        self._permits = permits
-        self._turn = turn
-        self._today = today
-        self._id = id_
-        self._taken: Sequence[Take] = ()
-        self._slots: Sequence[Slot] = ()
-        self._holds: Sequence[Hold] = ()
-        self.allowance = allowance
+    permits: Permits
+    turn: Turn
+    number: int
+    allowance: Allowance
+    today: Today
+    taken: Sequence[Take] = ()
+    slots: Sequence[Slot] = ()
+    holds: Sequence[Hold] = ()
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything is counted for it."""
+        return self.allowance is not NOTHING
 
     async def next_round(self, messages: Sequence[Message]) -> None:
         """Make sure that the turn may go on to its next round, which sends these messages.
@@ -66,12 +79,17 @@ class Permit:
             BudgetExceeded: what it has used and the next round are more than is left.
             StoreUnavailable: it cannot be found out.
         """
-        await self._permits.go_on(self, messages)
+        await self.permits.go_on(self, messages)
+
+    @property
+    def id(self) -> str:
+        """The name of the stay: no other process has one like it."""
+        return f"{self.permits.process}{self.number}"
 
     @property
     def stay(self) -> Stay:
         """What it holds."""
-        return Stay(self._id, [slot.name for slot in self._slots], [(hold.name, hold.amount) for hold in self._holds])
+        return Stay(self.id, [slot.name for slot in self.slots], [(hold.name, hold.amount) for hold in self.holds])
 
     def entry(self, tokens: int, cost: int) -> Entry:
         """What the turn needs to be let in.
@@ -82,31 +100,31 @@ class Permit:
         """
         allowed = self.allowance
         takes = [*allowed.requests, *(Take(take.name, take.limit, tokens) for take in allowed.tokens)]
-        holds = [Hold(purse.counter(self._today), purse.limit, cost, kept_s=purse.kept_s) for purse in allowed.purses]
-        return Entry(self._id, takes, allowed.slots, holds)
+        holds = [Hold(purse.counter(self.today), purse.limit, cost, kept_s=purse.kept_s) for purse in allowed.purses]
+        return Entry(self.id, takes, allowed.slots, holds)
 
     def further(self, cost: int) -> Entry:
         """What it needs to go on, now that it is reckoned with this cost."""
-        holds = [msgspec.structs.replace(hold, amount=max(cost, hold.amount), old=hold.amount) for hold in self._holds]
-        return Entry(self._id, (), (), holds)
+        holds = [msgspec.structs.replace(hold, amount=max(cost, hold.amount), old=hold.amount) for hold in self.holds]
+        return Entry(self.id, (), (), holds)
 
     def took(self, entry: Entry) -> None:
         """It was let in by this."""
-        self._taken = entry.takes or self._taken
-        self._slots = entry.slots or self._slots
-        self._holds = entry.holds
+        self.taken = entry.takes or self.taken
+        self.slots = entry.slots or self.slots
+        self.holds = entry.holds
 
     def exit(self, tokens: int, cost: int) -> Exit | None:
         """The end of the stay, for a turn that used so many tokens and cost so much; None where nothing was counted."""
-        if not (self._taken or self._slots or self._holds):
+        if not (self.taken or self.slots or self.holds):
             return None
         # Behind those of requests, which stay taken.
         given = [
             Given(take.name, take.limit, tokens - min(take.amount, take.limit))
-            for take in self._taken[len(self.allowance.requests) :]
+            for take in self.taken[len(self.allowance.requests) :]
         ]
-        paid = [Paid(hold.name, hold.amount, cost) for hold in self._holds]
-        return Exit(self._id, given, [slot.name for slot in self._slots], paid)
+        paid = [Paid(hold.name, hold.amount, cost) for hold in self.holds]
+        return Exit(self.id, given, [slot.name for slot in self.slots], paid)
 
 
 class Permits:
@@ -128,8 +146,8 @@ class Permits:
         self._renewing: asyncio.Task[None] | None = None
         self._warned: set[str] = set()
         self._away = False
-        # Names of stays: no other process has one like it.
-        self._process = f"{secrets.token_hex(6)}."
+        # What names of stays begin with.
+        self.process = f"{secrets.token_hex(6)}."
         self._numbers = itertools.count()
 
     def start(self) -> None:
@@ -145,8 +163,16 @@ class Permits:
                 await self._renewing
         await self._counters.close()
 
-    async def enter(self, turn: Turn) -> Permit:
-        """Let a turn in. Whoever gets a permit has to give it back by `leave`, however the turn ends.
+    def begin(self, turn: Turn) -> Permit:
+        """A turn's permit. One that counts is to `enter` first; once it has, it is given back by `leave`, however the turn ends."""
+        allowances = turn.snapshot.allowances
+        today = allowances.today(self._clock.now())
+        allowed = allowances.of(turn.principal, turn.tags, turn.pool.name, turn.decision.route)
+        permit = turn.permit = Permit(self, turn, next(self._numbers), allowed, today)
+        return permit
+
+    async def enter(self, permit: Permit) -> None:
+        """Let a turn in that something is counted for.
 
         Raises:
             RateLimited: too much at once, or in a minute.
@@ -154,35 +180,29 @@ class Permits:
             NotAllowed: its price is not known, and has to be.
             StoreUnavailable: it cannot be found out, and has to be.
         """
-        snapshot = turn.snapshot
-        allowances = snapshot.allowances
-        today = allowances.today(self._clock.now())
-        allowed = allowances.of(turn.principal, turn.tags, turn.pool.name, turn.decision.route)
-        permit = Permit(self, turn, f"{self._process}{next(self._numbers)}", allowed, today)
-        turn.permit = permit
+        allowed, turn = permit.allowance, permit.turn
         if not allowed:
-            return permit
+            return
         tokens, cost = 0, 0
         if allowed.tokens or allowed.purses:
             tokens, cost = self._reckoned(turn, turn.messages, bool(allowed.purses))
         entry = permit.entry(tokens, cost)
         verdict = await self._asked(turn, permit, entry)
         if verdict is None:
-            return permit
+            return
         turn.standing = standing_of(allowed, entry, verdict)
-        if verdict.outcome == "in":
-            permit.took(entry)
-            self._open.add(permit)
-            self._warn(turn, entry, verdict)
-            return permit
-        raise refusal_of(allowed, verdict)
+        if verdict.outcome != "in":
+            raise refusal_of(allowed, verdict)
+        permit.took(entry)
+        self._open.add(permit)
+        self._warn(turn, entry, verdict)
 
     async def go_on(self, permit: Permit, messages: Sequence[Message]) -> None:
         """See `Permit.next_round`."""
-        turn = permit._turn  # noqa: SLF001 - one thing in two classes: what a turn holds, and who lets it in
+        turn = permit.turn
         lasting = turn.joinable is not None and turn.joinable.asked.durable
         await turn.snapshot.keys.still(turn.principal, self._clock.now(), lasting=lasting)
-        if not permit._holds:  # noqa: SLF001 - as above
+        if not permit.holds:
             return
         _, next_cost = self._reckoned(turn, messages, priced=True)
         spent, _ = turn.snapshot.prices.of(turn.spent)
@@ -196,18 +216,19 @@ class Permits:
 
     def leave(self, permit: Permit, *, ok: bool) -> None:
         """Let a turn out: what it used is paid and written down, everything else is free again."""
-        turn = permit._turn  # noqa: SLF001 - as above
-        self._open.discard(permit)
+        turn = permit.turn
         turn.permit = None
-        spent = [*turn.spent, *_failed_attempts(turn)]
-        turn.spent.clear()
+        spent, turn.spent = turn.spent, []
+        if turn.record.failed_attempts:
+            spent = [*spent, *_failed_attempts(turn)]
         cost, known = turn.snapshot.prices.of(spent)
-        used = _sum([usage for _, usage in spent])
-        exit_ = permit.exit(used.total_tokens, cost)
-        if exit_ is not None:
-            self._counters.leave(exit_)
+        used = spent[0][1] if len(spent) == 1 else _sum(spent)
+        if permit.counts:
+            self._open.discard(permit)
+            if (exit_ := permit.exit(used.total_tokens, cost)) is not None:
+                self._counters.leave(exit_)
         self._writer.add(
-            _place(turn, permit._today.day, turn.backend or ""),  # noqa: SLF001 - as above
+            _place(turn, permit.today.day, turn.backend or ""),
             failed=not ok,
             prompt_tokens=used.prompt_tokens,
             cached_tokens=used.cached_tokens,
@@ -224,7 +245,7 @@ class Permits:
         cost, known = snapshot.prices.of([(backend, usage)])
         if allowed.purses:
             paid = [Paid(purse.counter(today), 0, cost) for purse in allowed.purses]
-            self._counters.leave(Exit(f"{self._process}{next(self._numbers)}", (), (), paid))
+            self._counters.leave(Exit(f"{self.process}{next(self._numbers)}", (), (), paid))
         self._writer.add(
             _place(turn, today.day, backend),
             failed=False,
@@ -290,7 +311,7 @@ class Permits:
         holds = list(entry.holds)
         for index, (hold, purse) in enumerate(zip(holds, permit.allowance.purses, strict=True)):
             if verdict.spent[index] < 0:
-                since = permit._today.first_day(purse.period)  # noqa: SLF001 - as above
+                since = permit.today.first_day(purse.period)
                 spent = await self._usage.spent(purse.scope, purse.whose, since=since)
                 holds[index] = msgspec.structs.replace(hold, initial=spent)
         return msgspec.structs.replace(entry, holds=holds)
@@ -319,7 +340,7 @@ def _place(turn: Turn, day: str, backend: str) -> tuple[str, str, str, str, str,
     who = turn.principal
     return (
         day,
-        who.owner,
+        turn.record.owner,
         who.key_id,
         who.user or "",
         who.team or "",
@@ -354,10 +375,8 @@ def _failed_attempts(turn: Turn) -> list[tuple[str | None, Usage]]:
     ]
 
 
-def _sum(usages: Sequence[Usage]) -> Usage:
-    if len(usages) == 1:
-        return usages[0]
+def _sum(spent: Sequence[tuple[str | None, Usage]]) -> Usage:
     total = Usage()
-    for usage in usages:
+    for _, usage in spent:
         total += usage
     return total

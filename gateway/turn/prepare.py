@@ -11,24 +11,23 @@ from typing import Final
 
 import msgspec
 
-from gateway.backends.pool import Pool
-from gateway.chat.blocks import Message, ToolResult
+from gateway.chat.blocks import Message, ToolResult, role_of
 from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
-from gateway.config.approvals import OnFailure
-from gateway.config.models import CacheConfig, ModelConfig, RouteConfig
+from gateway.config.models import CacheConfig
 from gateway.config.names import WILDCARD, Meant
 from gateway.errors import HookFailed, InvalidRequest
 from gateway.observe.events import Recorder
+from gateway.routing.conditions import UsedFacts
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.routing.text import estimate_tokens, routing_texts
 from gateway.security.masking.messages import Conversation
+from gateway.security.masking.privacy import Privacy
 from gateway.security.principal import Principal
 from gateway.store.kept import KeptRoutes
-from gateway.store.usage_records import NANO
 from gateway.tools.guards.remembered import handles_in
 from gateway.tools.untrusted import OPERATOR_TEXT
 from gateway.tools.wires import ToolWires
@@ -36,18 +35,14 @@ from gateway.turn.choice import first_choice, requires_tool
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
 from gateway.turn.offering import NOTHING, Asked, Offer, Offering
-from gateway.turn.pinned import Pin, held, pinned
+from gateway.turn.pinned import Held, Pin, held, pinned
 from gateway.turn.snapshot import Snapshot, may_use
 from gateway.turn.sticky import places
+from gateway.turn.terms import Terms, terms_of
 from gateway.turn.waiting import ids_in
 
 _encode = msgspec.json.Encoder().encode
-# What is asked of a backend to see how sure its model is of its calls.
-_ASKED: Final[Mapping[str, Mapping[str, msgspec.Raw]]] = {
-    "none": {},
-    "argument": {},
-    "logprobs": {"logprobs": msgspec.Raw(b"true")},
-}
+_LOGPROBS: Final = {"logprobs": msgspec.Raw(b"true")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +78,21 @@ class Wishes:
     stored: bool = False
 
 
-def facts_of(request: ChatRequest, principal: Principal, wishes: Wishes, kept: str | None = None) -> Facts:
-    """What the router may look at. `kept` is the route the conversation is on."""
+NO_WISHES: Final = Wishes()
+
+
+def facts_of(
+    request: ChatRequest, principal: Principal, wishes: Wishes, used: UsedFacts, kept: str | None = None
+) -> Facts:
+    """What the router may look at, of what takes time only what is `used`. `kept` is the route the conversation is on."""
     text, before = routing_texts(request.messages)
     return Facts(
         text=text,
         model=request.model,
         tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
         has_tools=bool(request.tools),
-        has_image=request.has_image,
-        tokens=estimate_tokens(request.messages),
+        has_image=used.image and request.has_image,
+        tokens=estimate_tokens(request.messages) if used.tokens else 0,
         allowed_routes=principal.routes,
         before=before,
         kept=kept,
@@ -116,14 +116,17 @@ async def decide(
         NoSuchModel: the name is unknown to this caller.
     """
     place: str | None = None
-    if request.model == snapshot.config.router.model:
-        if not may_use(principal, request.model):
+    router = snapshot.config.router
+    if request.model == router.model:
+        if principal.models is not None and not may_use(principal, request.model):
             snapshot.meant_by(request.model, principal)  # raises
         on: str | None = None
-        if snapshot.config.router.sticky and kept is not None:
+        if router.sticky and kept is not None:
             conversation = places(principal.owner, wishes.session, request.messages)
             on, place = await kept.find(conversation.earlier), conversation.here
-        decision = await snapshot.router.decide(facts_of(request, principal, wishes, on), explain=explain)
+        decision = await snapshot.router.decide(
+            facts_of(request, principal, wishes, snapshot.used, on), explain=explain
+        )
     else:
         meant = snapshot.meant_by(request.model, principal)
         decision = Decision(None, meant.model, "explicit", str(snapshot.version), reason="the request names its model")
@@ -142,11 +145,12 @@ async def prepare(
     wishes: Wishes,
     snapshot: Snapshot,
     record: Recorder,
+    pin: Pin | None = None,
+    *,
     clock: Clock,
     continuity: Continuity,
     kept: KeptRoutes | None = None,
     offering: Offering | None = None,
-    pin: Pin | None = None,
 ) -> Turn:
     """Make the turn; with a `pin`, as it was decided when its run began.
 
@@ -171,127 +175,147 @@ async def prepare(
         version=decision.version,
         **({"pinned": True} if before is not None else {}),
     )
+    if before is None:
+        found = _meant(decision, request, snapshot)
+        assert found is not None, "the router and the hooks name models that exist"
+        meant, terms = found, snapshot.terms(found.model, decision.route)
+    else:
+        meant = before.meant
+        terms = terms_of(snapshot.config, snapshot.names, snapshot.pools, meant.model, before.route)
     explicit = decision.strategy == "explicit"
-    meant = before.meant if before is not None else _meant(decision, request, snapshot)
-    assert meant is not None, "the router and the hooks name models that exist"
-    route = snapshot.routes.get(decision.route) if decision.route else None
-    if before is not None:
-        route = before.route
-    record.private = _private(snapshot, principal, route)
-    max_rounds = snapshot.config.tools.max_rounds
-    if route is not None and route.max_rounds is not None:
-        max_rounds = route.max_rounds
-    messages = await _restored(request, principal, wishes, snapshot, record, continuity)
-    await _recalled(snapshot, principal, record.private, messages)
-    offer = before.offer if before is not None else NOTHING
-    if before is None and snapshot.tools.specs and max_rounds > 0:
-        asked = Asked(request, principal, decision, meant.model, route, wishes.tools, wishes.session, messages)
-        offer = await (offering or Offering()).offer(asked, snapshot)
-    offered = offer.tools
-    if offered and request.n > 1:
-        # Each of several answers could ask for calls of its own, and there is one conversation to go on with.
-        record.emit("tools.withheld", names=list(offered), reason="the request asks for more than one answer")
-        offer, offered = NOTHING, {}
-    if offered or offer.left_out:
-        record.emit("tools.offered", names=list(offered), **offer.told)
-    to_record = pinned(decision, meant, route, offer) if wishes.durable and before is None else None
-    offer, confidence = _confident(offer, snapshot)
-    offered = offer.tools
-    tools = ToolWires(tuple(tool.wire for tool in request.tools), tuple(offered.items()))
-    tools_wire = tools.whole
-    has_tools = tools_wire is not None
-    choice = first_choice(request, route, offered, has_tools=has_tools)
-    settings = {name: msgspec.Raw(_encode(value)) for name, value in (route.params if route else {}).items()}
-    settings = {**_ASKED[confidence], **settings}
-    fields = dict(with_defaults(request.fields, settings))
+
+    # The conversation: as its client sent it, and what the gateway knows of it besides.
+    private: Conversation | None = None
+    if snapshot.privacy is not None:
+        private = record.private = _private(snapshot.privacy, principal, terms)
+    messages = request.messages
+    goes_on = "assistant" in map(role_of, messages)
+    bare = not goes_on or continuity.is_bare(record.owner, wishes.session, messages)
+    if not (bare or wishes.whole) and snapshot.tools.specs:
+        messages = await _restored(request, principal, wishes, record, continuity)
+    if private is not None and snapshot.privacy is not None:
+        # What tools told the caller in confidence before is private in this turn too.
+        await snapshot.privacy.recall(principal.owner, private, messages)
+    if terms.system:
+        messages = with_system_text(messages, terms.system)
+
+    fields = with_defaults(request.fields, terms.params) if terms.params else request.fields
     if request.n > 1:
-        fields["n"] = msgspec.Raw(_encode(request.n))
-    if route is not None and route.system:
-        messages = with_system_text(messages, route.system)
-    if offered:
-        messages = with_system_text(messages, OPERATOR_TEXT)
-        offered = {**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])}
+        fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
     limit_s = snapshot.config.server.turn_timeout_s
     if wishes.deadline_s is not None:
         limit_s = min(limit_s, wishes.deadline_s)
-    tool_pool, answer_pool, escalate = _pools(snapshot, meant.model, has_tools=has_tools)
+    # Fifteen fields by their names; of more than that, Python hands on a dict.
     turn = Turn(
         record=record,
         principal=principal,
         request=request,
         snapshot=snapshot,
         decision=decision,
-        model=meant.model,
-        pool=tool_pool,
-        answer_pool=answer_pool,
-        escalate=escalate,
-        wanted=meant.wanted,
-        fallbacks=wishes.fallbacks,
+        terms=terms,
+        pool=terms.answering,
+        answer_pool=terms.answering,
         shown_model=request.model if explicit else decision.model,
         messages=messages,
         fields=fields,
-        offered=offered,
-        waiting=dict(offer.waiting),
-        done=set(offer.done),
-        wires=tools,
-        tools_wire=tools_wire,
-        choice=choice,
-        requires_tool=has_tools and requires_tool(request, route),
-        parallel=request.parallel_tool_calls is not False,
-        max_rounds=max_rounds,
-        max_tokens=_max_tokens(snapshot, route),
-        max_cost=_max_cost(snapshot, route),
         limit_s=limit_s,
         deadline=clock.monotonic() + limit_s,
-        session=wishes.session,
         answer_id=f"chatcmpl-{record.trace_id}",
         created=int(clock.now()),
-        cache=_cache(request, messages, snapshot.config.models[meant.model], route) if not has_tools else None,
-        headers=wishes.headers,
-        shows_tools=wishes.events and bool(offered),
-        tags=principal.tags | wishes.tags if wishes.tags else principal.tags,
-        pin=to_record,
-        tells_tokens=confidence == "logprobs",
-        on_failure=on_failure(snapshot.config.on_failure, route, lasting=wishes.durable),
-        private=record.private,
-        changed=before.changed if before is not None else (),
-        gone=before.gone if before is not None else (),
     )
-    if offered:
-        turn.may_read(handles_in(_results_in(messages)))
+    turn.tags = principal.tags
+    if wishes is not NO_WISHES:
+        turn.tags |= wishes.tags
+        turn.session = wishes.session
+        turn.headers = wishes.headers
+        turn.fallbacks = wishes.fallbacks
+    turn.wanted = meant.wanted
+    turn.goes_on, turn.bare = goes_on, bare
+    turn.private = private
+    turn.on_failure = terms.on_failure or ("compensate" if wishes.durable else "keep")
+
+    # What may be called in it.
+    named = terms.tools_by_name if explicit else terms.tools
+    if named or request.tools or request.tool_choice is not None or wishes.durable:
+        await _equip(turn, wishes, named, before, offering or Offering())
+    if terms.cache is not None and turn.tools_wire is None:
+        turn.cache = _cache(request, messages, terms.cache)
     return turn
 
 
+async def _equip(turn: Turn, wishes: Wishes, named: tuple[str, ...], before: Held | None, offering: Offering) -> None:
+    """Give the turn its tools: the client's, and those of the registry that it is offered.
+
+    Args:
+        turn: whose.
+        wishes: what the request's headers ask for.
+        named: registry tools that model and route name.
+        before: what was decided when its run began, or None.
+        offering: computes offers.
+
+    Raises:
+        InvalidRequest: the client chose what is not there.
+    """
+    request, snapshot = turn.request, turn.snapshot
+    offer = before.offer if before is not None else NOTHING
+    declined = request.tool_choice is not None and request.tool_choice.mode == "none"
+    if before is None and named and snapshot.tools.specs and not declined:
+        asked = Asked(request, turn.principal, named, wishes.tools, wishes.session, turn.messages)
+        offer = await offering.offer(asked, snapshot)
+    offer = _told(offer, turn)
+    if before is not None:
+        turn.changed, turn.gone = before.changed, before.gone
+    elif wishes.durable:
+        meant = Meant(turn.terms.model, turn.wanted)
+        turn.pin = pinned(turn.decision, meant, turn.terms.route, offer)
+    offer, confidence = _confident(offer, snapshot)
+    offered = offer.tools
+    wires = ToolWires(tuple([tool.wire for tool in request.tools]), tuple(offered.items()))
+    whole = wires.whole
+    has_tools = whole is not None
+    turn.choice = first_choice(request, turn.terms.route, offered, has_tools=has_tools)
+    if not has_tools:
+        return
+    turn.wires, turn.tools_wire = wires, whole
+    turn.pool, turn.escalate = turn.terms.working, turn.terms.escalate
+    turn.requires_tool = requires_tool(request, turn.terms.route)
+    turn.parallel = request.parallel_tool_calls is not False
+    if confidence == "logprobs":
+        # They show how sure the model is of its calls.
+        turn.tells_tokens = True
+        turn.fields = with_defaults(turn.fields, _LOGPROBS)
+    turn.waiting, turn.done = dict(offer.waiting), set(offer.done)
+    if offered:
+        turn.shows_tools = wishes.events
+        turn.messages = with_system_text(turn.messages, OPERATOR_TEXT)
+        turn.offered = {**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])}
+        turn.may_read(handles_in(_results_in(turn.messages)))
+
+
+def _private(privacy: Privacy, principal: Principal, terms: Terms) -> Conversation | None:
+    """What is private in a turn on these terms."""
+    return privacy.begin(principal.owner, terms.route.route if terms.route is not None else None)
+
+
 async def _restored(
-    request: ChatRequest,
-    principal: Principal,
-    wishes: Wishes,
-    snapshot: Snapshot,
-    record: Recorder,
-    continuity: Continuity,
+    request: ChatRequest, principal: Principal, wishes: Wishes, record: Recorder, continuity: Continuity
 ) -> tuple[Message, ...]:
-    """The conversation with the rounds that its client never saw; without tools there are none."""
-    if not snapshot.tools.specs or wishes.whole:
-        return request.messages
+    """The conversation with the rounds that its client never saw."""
     messages = await continuity.restored(principal.owner, wishes.session, request.messages)
     if messages is not request.messages:
         record.emit("hidden.restored", messages=len(messages) - len(request.messages))
     return messages
 
 
-def _private(snapshot: Snapshot, principal: Principal, route: RouteConfig | None) -> Conversation | None:
-    """What is private in a turn on this route."""
-    if snapshot.privacy is None:
-        return None
-    return snapshot.privacy.begin(principal.owner, route.route if route is not None else None)
-
-
-async def _recalled(
-    snapshot: Snapshot, principal: Principal, private: Conversation | None, messages: Sequence[Message]
-) -> None:
-    """What tools told the caller in confidence before is private in this turn too."""
-    if private is not None and snapshot.privacy is not None:
-        await snapshot.privacy.recall(principal.owner, private, messages)
+def _told(offer: Offer, turn: Turn) -> Offer:
+    """The offer, as the trace tells of it; nothing, where the request cannot be offered anything."""
+    if offer.tools and turn.request.n > 1:
+        # Each of several answers could ask for calls of its own, and there is one conversation to go on with.
+        turn.record.emit("tools.withheld", names=list(offer.tools), reason="the request asks for more than one answer")
+        return NOTHING
+    if offer.tools or offer.left_out:
+        turn.record.emit("tools.offered", names=list(offer.tools), **offer.told)
+    return offer
 
 
 def _results_in(messages: Sequence[Message]) -> Iterator[str]:
@@ -302,19 +326,6 @@ def _results_in(messages: Sequence[Message]) -> Iterator[str]:
         for block in message.blocks
         if isinstance(block, ToolResult)
     )
-
-
-def _pools(snapshot: Snapshot, model: str, *, has_tools: bool) -> tuple[Pool, Pool, Pool | None]:
-    """Who does tool work, who answers without tools, and who goes on once arguments have failed twice."""
-    config = snapshot.config.models[model]
-
-    def named(name: str | None) -> Pool | None:
-        meant = snapshot.names.find(name) if name is not None else None
-        return snapshot.pools[meant.model] if meant is not None else None
-
-    own = snapshot.pools[model]
-    answering = named(config.answer_model) or own
-    return (named(config.tool_model) or own) if has_tools else answering, answering, named(config.escalate)
 
 
 def _confident(offer: Offer, snapshot: Snapshot) -> tuple[Offer, str]:
@@ -332,32 +343,8 @@ def _confident(offer: Offer, snapshot: Snapshot) -> tuple[Offer, str]:
     return offer, confidence
 
 
-def on_failure(said: OnFailure | None, route: RouteConfig | None, *, lasting: bool) -> OnFailure:
-    """What becomes of a turn's effects when a later step fails: the route says, else the configuration, else its kind."""
-    own = route.on_failure if route is not None else None
-    return own or said or ("compensate" if lasting else "keep")
-
-
-def _max_tokens(snapshot: Snapshot, route: RouteConfig | None) -> int | None:
-    """Tokens that a turn's rounds may take: the route says, else the configuration."""
-    own = route.max_turn_tokens if route is not None else None
-    return snapshot.config.tools.max_turn_tokens if own is None else own
-
-
-def _max_cost(snapshot: Snapshot, route: RouteConfig | None) -> int | None:
-    """What a turn's rounds may cost, in billionths of the currency: the route says, else the configuration."""
-    own = route.max_turn_cost if route is not None else None
-    said = snapshot.config.tools.max_turn_cost if own is None else own
-    return None if said is None else round(said * NANO)
-
-
-def _cache(
-    request: ChatRequest, messages: Sequence[Message], model: ModelConfig, route: RouteConfig | None
-) -> CacheConfig | None:
-    """How an answer may be kept: the route says, else the model. Never where tools play a part, now or earlier."""
-    cache = route.cache if route is not None and route.cache is not None else model.cache
-    if cache is None or not cache.ttl_s:
-        return None
+def _cache(request: ChatRequest, messages: Sequence[Message], cache: CacheConfig) -> CacheConfig | None:
+    """How an answer may be kept: not at all where tools play a part, now or earlier."""
     used = any(message.role == "tool" or message.tool_calls for message in messages) or bool(ids_in(messages))
     return None if used or request.functions else cache
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+from msgspec import field
+
 from gateway.chat.blocks import Block, Image, Message, Reasoning, Text, ToolCall, ToolResult
 from gateway.tools.outcome import Outcome
 from gateway.turn.hidden import replayable_message
@@ -15,15 +18,15 @@ from gateway.turn.round import Round
 from gateway.turn.stream import StreamState
 
 
-class Progress:
+class Progress(msgspec.Struct, eq=False):
     """A turn under way.
 
     Attributes:
         before: how many messages the first round is asked.
         messages: the conversation the next round is asked.
         stream: what the client has seen, where it is streamed.
-        said: what each round said, and the gateway's own words.
-        thoughts: what each round thought.
+        answers: what the model answered in each round that counts.
+        words: what was said behind them: of a round that broke off, and the gateway's own words.
         last: the latest round that counts, or None.
         results: the results of the registry calls in it, as long as they are not part of `messages`.
         theirs: the client's calls in it.
@@ -37,42 +40,22 @@ class Progress:
         over: whether the rounds have ended by themselves.
     """
 
-    __slots__ = (
-        "answering",
-        "before",
-        "closing",
-        "enough",
-        "last",
-        "messages",
-        "over",
-        "reminded",
-        "results",
-        "running",
-        "said",
-        "stopped",
-        "stream",
-        "theirs",
-        "thoughts",
-        "used",
-    )
-
-    def __init__(self, messages: tuple[Message, ...]) -> None:
-        self.before = len(messages)
-        self.messages = messages
-        self.stream = StreamState()
-        self.said: list[str] = []
-        self.thoughts: list[str] = []
-        self.last: Round | None = None
-        self.results: tuple[Message, ...] = ()
-        self.theirs: tuple[ToolCall, ...] = ()
-        self.running: tuple[ToolCall, ...] = ()
-        self.enough: Enough | None = None
-        self.closing: str | None = None
-        self.stopped: str | None = None
-        self.used = False
-        self.reminded = False
-        self.answering = False
-        self.over = False
+    before: int
+    messages: tuple[Message, ...]
+    stream: StreamState = field(default_factory=StreamState)
+    answers: list[Message] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    last: Round | None = None
+    results: tuple[Message, ...] = ()
+    theirs: tuple[ToolCall, ...] = ()
+    running: tuple[ToolCall, ...] = ()
+    enough: Enough | None = None
+    closing: str | None = None
+    stopped: str | None = None
+    used: bool = False
+    reminded: bool = False
+    answering: bool = False
+    over: bool = False
 
     @property
     def final(self) -> bool:
@@ -84,13 +67,22 @@ class Progress:
         """Calls and results of the rounds that are over."""
         return self.messages[self.before :]
 
+    @property
+    def said(self) -> str:
+        """Everything that was said so far."""
+        return "".join([*(message.text for message in self.answers), *self.words])
+
+    @property
+    def thought(self) -> str:
+        """Everything that was thought so far."""
+        return "".join([thoughts_of(message) for message in self.answers])
+
     def answered(self, done: Round, theirs: tuple[ToolCall, ...]) -> None:
         """A round that counts has come."""
         self.last = done
         self.theirs = theirs
         self.results = ()
-        self.said.append(done.message.text)
-        self.thoughts.append(thoughts_of(done.message))
+        self.answers.append(done.message)
 
     def ran(self, calls: Sequence[ToolCall], contents: Sequence[str]) -> None:
         """The registry calls of the last round have their results."""
@@ -120,12 +112,15 @@ class Progress:
 
     def say(self, words: str) -> str:
         """Add the gateway's own words, apart from what stands before them; what to send of them."""
-        before = "".join(self.said)
+        before = self.said
         text = words if not before or before[-1].isspace() else f"\n\n{words}"
-        self.said.append(text)
+        self.words.append(text)
         return text
 
 
 def thoughts_of(message: Message) -> str:
     """The reasoning that a message shows."""
-    return "".join([block.text for block in message.blocks if isinstance(block, Reasoning)])
+    blocks = message.blocks
+    if len(blocks) == 1 and type(blocks[0]) is not Reasoning:  # most messages
+        return ""
+    return "".join([block.text for block in blocks if isinstance(block, Reasoning)])

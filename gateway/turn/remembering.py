@@ -7,7 +7,6 @@ by numpy over the owner's own vectors; where no encoder can be asked, shared wor
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ import structlog
 from gateway.chat.blocks import Message, Text
 from gateway.clock import Clock
 from gateway.errors import InvalidRequest, NotFound, StoreUnavailable
+from gateway.late import late
 from gateway.routing.encoder import Encoder, EncoderFailed
 from gateway.routing.encoders.auto import AutoEncoder
 from gateway.routing.text import routing_text
@@ -43,7 +43,7 @@ _MOST_TOLD: Final = 8
 _TEXT_CHARS: Final = 600
 _CLOSE_S: Final = 5.0
 _AT_ONCE: Final = 16
-_WORD: Final = re.compile(r"[^\W_]{3,}|[\u3400-\u9fff]")
+_WORD: Final = late(r"[^\W_]{3,}|[\u3400-\u9fff]")
 
 _log: Any = structlog.get_logger("gateway.scribe")
 

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from gateway.chat.answer import Answer, Choice
-from gateway.chat.blocks import Message
+from gateway.chat.blocks import Message, ToolCall
 from gateway.chat.usage import Usage
 from gateway.turn.joining import RecordedRound
 
@@ -19,6 +19,7 @@ class Round(msgspec.Struct, frozen=True):
     """What one model call came to.
 
     Attributes:
+        calls: those in the message.
         usage: what it cost; the gateway's own estimate where the upstream gave no figures.
         told_usage: whether the upstream gave them.
         answer: the whole body, where the call was not streamed.
@@ -30,6 +31,7 @@ class Round(msgspec.Struct, frozen=True):
 
     message: Message
     finish_reason: str | None
+    calls: tuple[ToolCall, ...]
     usage: Usage
     told_usage: bool
     answer: Answer | None = None

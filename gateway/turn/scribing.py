@@ -22,7 +22,7 @@ from gateway.turn.remembering import Remembering
 from gateway.turn.session import SessionKeeper, Stay
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.summarising import Summarising
-from gateway.turn.windowing import TurnWindow, Windowing, windowing
+from gateway.turn.windowing import TurnWindow
 
 # Versions whose patterns are kept compiled.
 _VERSIONS: Final = 8
@@ -49,8 +49,9 @@ class Scribe:
         self._summarising = summarising
         self._sessions = sessions
         self._remembering = remembering
-        self._patterns: LRUCache[tuple[PinConfig, ...], PinPatterns] = LRUCache(_VERSIONS)
-        self._settings: LRUCache[tuple[str, str | None], Windowing] = LRUCache(_VERSIONS * 100)
+        self._versions: LRUCache[tuple[PinConfig, ...], PinPatterns] = LRUCache(_VERSIONS)
+        self._pins: tuple[PinConfig, ...] = ()
+        self._patterns = PinPatterns(())
 
     async def enter(
         self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
@@ -68,19 +69,22 @@ class Scribe:
 
     def window(self, turn: Turn, wishes: Wishes) -> TurnWindow | None:
         """The window of a turn; None where its conversation is sent as it is."""
-        snapshot = turn.snapshot
-        settings = self._settings_of(turn)
-        if settings.strategy == "none":
+        settings = turn.terms.window
+        if settings is None:
             return None
+        snapshot = turn.snapshot
+        pins = snapshot.config.context.pins
+        if pins is not self._pins:  # of the version that most turns are on, they are at hand
+            self._pins, self._patterns = pins, self._patterns_of(pins)
         return TurnWindow(
             self.conversations,
-            self._patterns_of(snapshot.config.context.pins),
+            self._patterns,
             settings,
-            turn.principal.owner,
+            turn.record.owner,
             turn.session,
             turn.record,
             kept=turn.stay is not None or (wishes.stored and snapshot.config.context.sessions.store),
-            choose=snapshot.tools.strategies.get(settings.strategy),
+            choose=None if settings.by_size else snapshot.tools.strategies.get(settings.strategy),
         )
 
     async def before(self, turn: Turn) -> None:
@@ -89,29 +93,20 @@ class Scribe:
             await self._summarising.before(turn)
 
     async def recall(self, turn: Turn) -> None:
-        """Tell the turn's model what is remembered of its owner, where that is wanted."""
-        if self._remembering is None or turn.window is None or not turn.snapshot.config.context.memory.enabled:
+        """Tell the turn's model what is remembered of its owner."""
+        if self._remembering is None or turn.window is None:
             return
         turn.window.memories = await self._remembering.recall(turn)
 
     def behind(self, turn: Turn, answer: Message) -> None:
         """What is to be done once the turn has been answered."""
-        if self._remembering is not None and turn.snapshot.config.context.memory.enabled:
+        if self._remembering is not None and turn.terms.recalls:
             self._remembering.behind(turn, answer)
         if self._summarising is not None:
             self._summarising.behind(turn)
 
-    def _settings_of(self, turn: Turn) -> Windowing:
-        place = (turn.decision.version, turn.decision.route)
-        found = self._settings.get(place)
-        if found is None:
-            route = turn.snapshot.routes.get(turn.decision.route) if turn.decision.route else None
-            found = windowing(turn.snapshot.config.context, route.context if route is not None else None)
-            self._settings[place] = found
-        return found
-
     def _patterns_of(self, pins: tuple[PinConfig, ...]) -> PinPatterns:
-        found = self._patterns.get(pins)
+        found = self._versions.get(pins)
         if found is None:
-            found = self._patterns[pins] = PinPatterns(pins)
+            found = self._versions[pins] = PinPatterns(pins)
         return found

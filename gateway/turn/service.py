@@ -6,11 +6,13 @@ Knows the frame around a turn: lease, trace, summary. The inside is the loop's, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from gateway.chat.blocks import Message, wire_of
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.normalise import read_answer, read_choices
 from gateway.chat.request import ChatRequest
@@ -39,6 +41,7 @@ from gateway.turn.stream import Sink
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 Begun = Callable[[Turn], Sink | None]
+Deliver = Callable[[TurnResult], Awaitable[None]]
 
 
 class Turns:
@@ -86,13 +89,12 @@ class Turns:
         self._loop = loop
         self._answers = answers
         self._permits = permits
-        self._kept = kept
-        self._offering = offering or Offering()
+        self._prepare = partial(prepare, clock=clock, continuity=continuity, kept=kept, offering=offering or Offering())
         self._scribe = scribe or Scribe()
         self._clock = clock
         self.continuity = continuity
         self.joining = joining
-        self._subscribers = tuple(subscribers)
+        self._finished = tuple([subscriber.finished for subscriber in subscribers])
         self._live = live
         self._status_of = status_of
 
@@ -106,11 +108,13 @@ class Turns:
         begun: Begun,
         body: bytes,
         origin: Origin = NOWHERE,
+        deliver: Deliver | None = None,
     ) -> TurnResult:
         """Run one turn, or join the one that this request repeats.
 
         `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came, `origin`
-        says where from.
+        says where from. `deliver` gets the result as soon as there is one, before it is accounted for: nobody's answer waits for
+        its trace.
 
         Raises:
             GatewayError: the turn failed or was refused.
@@ -138,6 +142,9 @@ class Turns:
             if not joins and turn.offered:
                 joins = any(spec.writes or spec.gated for spec in turn.offered.values())
             result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
+            ended = self._clock.monotonic()
+            if deliver is not None:
+                await deliver(result)
         except asyncio.CancelledError:
             record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))
             raise
@@ -151,9 +158,9 @@ class Turns:
             record.emit("turn.failed", **summary, code="internal_error", message="a defect of the gateway")
             raise
         else:
-            summary = self._summary(request, principal, turn, started, 200)
+            summary = self._summary(request, principal, turn, started, 200, ended)
             record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
-            if turn.window is not None:
+            if turn.terms.looks_back and turn.window is not None:
                 self._scribe.behind(turn, result.message)
         finally:
             if turn is not None and turn.stay is not None:
@@ -167,16 +174,18 @@ class Turns:
         self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
     ) -> Turn:
         """The turn, in its session where it has one that is kept."""
+        pin: Pin | None = None
         if wishes.durable:  # a run, which was asked for a while ago
             await snapshot.keys.still(principal, self._clock.now(), lasting=True)
-        recorded = await self.joining.pin_of(record.trace_id, principal.owner) if wishes.durable else None
-        pin = None if recorded is None else read_pin(recorded)
+            recorded = await self.joining.pin_of(record.trace_id, principal.owner)
+            pin = None if recorded is None else read_pin(recorded)
         stay = await self._scribe.enter(request, principal, wishes, snapshot, record) if wishes.session else None
         limit_s = snapshot.config.server.turn_timeout_s
         try:
             if stay is not None:
                 request, wishes = stay.request, stay.wishes
-            turn = await within(limit_s, self._begun(request, principal, wishes, snapshot, record, pin))
+            begins = self._hooked if snapshot.hooks.on_request else self._prepare
+            turn = await within(limit_s, begins(request, principal, wishes, snapshot, record, pin))
         except BaseException as error:
             if stay is not None:
                 stay.leave(record)
@@ -186,10 +195,11 @@ class Turns:
         if stay is not None:
             turn.stay, turn.cache = stay, None
         turn.window = self._scribe.window(turn, wishes)
-        await self._scribe.recall(turn)
+        if turn.terms.recalls:
+            await self._scribe.recall(turn)
         return turn
 
-    async def _begun(
+    async def _hooked(
         self,
         request: ChatRequest,
         principal: Principal,
@@ -199,22 +209,20 @@ class Turns:
         pin: Pin | None,
     ) -> Turn:
         """The turn, as hooks let it begin."""
-        if snapshot.hooks.on_request:
-            changed = await snapshot.hooks.request(request, principal)
-            if changed is not request:
-                record.emit("hook.changed", hook="on_request")
-                request = changed
-        return await prepare(
-            request, principal, wishes, snapshot, record, self._clock, self.continuity, self._kept, self._offering, pin
-        )
+        changed = await snapshot.hooks.request(request, principal)
+        if changed is not request:
+            record.emit("hook.changed", hook="on_request")
+        return await self._prepare(changed, principal, wishes, snapshot, record, pin)
 
     async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """The turn's answer: one that was kept for equal questions, or the loop's."""
         runner = self._loop if turn.cache is None else self._answers
-        permit = await self._permits.enter(turn)
+        permit = self._permits.begin(turn)
+        if permit.counts:
+            await self._permits.enter(permit)
         ok = False
         try:
-            if turn.window is not None and turn.window.sums_up:
+            if turn.terms.sums_up:
                 await self._scribe.before(turn)
             result = await runner.run(turn, sink)
             ok = True
@@ -295,42 +303,64 @@ class Turns:
             address=origin.address,
             model=request.model,
             stream=request.stream,
-            messages=[msgspec.Raw(encode_message(message)) for message in request.messages],
-            tools=[tool.name for tool in request.tools],
+            messages=_as_they_came(request.messages),
+            tools=[tool.name for tool in request.tools] if request.tools else [],
             fields=request.fields,
         )
         return record
 
     def _summary(
-        self, request: ChatRequest, principal: Principal, turn: Turn | None, started: float, status: int
+        self,
+        request: ChatRequest,
+        principal: Principal,
+        turn: Turn | None,
+        started: float,
+        status: int,
+        ended: float | None = None,
     ) -> dict[str, Any]:
-        summary: dict[str, Any] = {
+        seconds = (self._clock.monotonic() if ended is None else ended) - started
+        if turn is None:
+            return {
+                "status": status,
+                "key": principal.key_id,
+                "user": principal.user,
+                "stream": request.stream,
+                "seconds": seconds,
+            }
+        decision, usage = turn.decision, turn.usage
+        summary = {
             "status": status,
             "key": principal.key_id,
             "user": principal.user,
             "stream": request.stream,
-            "seconds": self._clock.monotonic() - started,
+            "seconds": seconds,
+            "response_id": turn.answer_id,
+            "model": decision.model,
+            "route": decision.route,
+            "strategy": decision.strategy,
+            "version": decision.version,
+            "backend": turn.backend,
+            "rounds": turn.machine.rounds,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "upstream_s": turn.upstream_s,
         }
-        if turn is not None:
-            summary |= {
-                "response_id": turn.answer_id,
-                "model": turn.decision.model,
-                "route": turn.decision.route,
-                "strategy": turn.decision.strategy,
-                "version": turn.decision.version,
-                "backend": turn.backend,
-                "rounds": turn.machine.rounds,
-                "prompt_tokens": turn.usage.prompt_tokens,
-                "completion_tokens": turn.usage.completion_tokens,
-                "upstream_s": turn.upstream_s,
-                "tool_s": turn.tool_s,
-                "first_token_s": turn.first_token_s,
-            }
+        # Beside: of more than fifteen entries, Python adds each to the dict by itself.
+        summary["tool_s"] = turn.tool_s
+        summary["first_token_s"] = turn.first_token_s
         return summary
 
     def _tell(self, record: Recorder) -> None:
-        for subscriber in self._subscribers:
-            subscriber.finished(record)
+        for finished in self._finished:
+            finished(record)
+
+
+def _as_they_came(messages: Sequence[Message]) -> list[msgspec.Raw]:
+    """Messages as JSON: in the bytes they came in, where they have them."""
+    wires = [*map(wire_of, messages)]
+    if None in wires:
+        return [msgspec.Raw(encode_message(message)) for message in messages]
+    return [*map(msgspec.Raw, wires)]  # type: ignore[arg-type]
 
 
 def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:

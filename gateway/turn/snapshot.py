@@ -14,6 +14,7 @@ from gateway.config.names import WILDCARD, Meant, ModelNames, matched
 from gateway.config.versions import Version
 from gateway.errors import NoSuchModel
 from gateway.routing.calibrated import Calibrated
+from gateway.routing.conditions import UsedFacts
 from gateway.routing.encoder import Encoder
 from gateway.routing.relevance import Relevance
 from gateway.routing.router import Router
@@ -24,6 +25,7 @@ from gateway.security.prices import Bound, Prices
 from gateway.security.principal import Principal
 from gateway.tools.registry import Registry
 from gateway.turn.hooks import Hooks
+from gateway.turn.terms import Terms, terms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Snapshot:
         privacy: what is private, or None where nothing is looked for.
         encoder: the router's, as far as it may see what people say; None where likeness is not asked.
         allowances: who is limited by what.
+        used: which facts of a request its routes ask for.
     """
 
     version: Version
@@ -67,11 +70,24 @@ class Snapshot:
     privacy: Privacy | None = None
     encoder: Encoder | None = None
     allowances: Allowances = field(init=False)
+    used: UsedFacts = field(init=False)
+    _terms: dict[tuple[str, str | None], Terms] = field(default_factory=dict, init=False, repr=False)
     _bounds: dict[tuple[str, bool], Bound] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Lay out who is limited by what."""
+        """Lay out who is limited by what, and what is asked for."""
         object.__setattr__(self, "allowances", Allowances(self.config, self.routes))
+        object.__setattr__(self, "used", UsedFacts(route.when for route in self.routes.values()))
+
+    def terms(self, model: str, route: str | None) -> Terms:
+        """What holds for every turn that goes to this model, by this route where it exists."""
+        terms = self._terms.get((model, route))
+        if terms is None:
+            found = self.routes.get(route) if route is not None else None
+            terms = terms_of(self.config, self.names, self.pools, model, found)
+            if found is not None or route is None:  # a hook may name what it likes
+                self._terms[model, route] = terms
+        return terms
 
     def bound_of(self, pool: Pool, *, fallbacks: bool) -> Bound:
         """What a token costs at most where this pool answers, or with `fallbacks` what stands in for it."""

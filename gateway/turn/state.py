@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
+
 
 class State(StrEnum):
     """Where a turn is."""
@@ -36,14 +38,11 @@ class IllegalStep(RuntimeError):
     """A step the machine does not know: a defect of the loop that asked for it."""
 
 
-class Machine:
+class Machine(msgspec.Struct):
     """One turn's state. `rounds` counts model calls: every entry into PLANNING is one."""
 
-    __slots__ = ("rounds", "state")
-
-    def __init__(self) -> None:
-        self.state = State.IDLE
-        self.rounds = 0
+    state: State = State.IDLE
+    rounds: int = 0
 
     def to(self, state: State) -> State:
         """Take a step and return the state that was left.

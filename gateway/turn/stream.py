@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.chat.answer import Choice
 from gateway.chat.blocks import Message, Reasoning, Refusal
-from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta
+from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, Run
 from gateway.chat.deltas import Assembly, CallPiece, encode_piece
 from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
@@ -34,6 +34,10 @@ class Sink(Protocol):
         """Send chunks that are visible, in order."""
         ...
 
+    def straight(self) -> Callable[[Run], bool] | None:
+        """What sends runs behind what was relayed, without waiting, and says of each whether it did; None where nothing may do so."""
+        ...
+
     async def add(self, text: str) -> None:
         """Send text that the gateway itself has to say."""
         ...
@@ -43,7 +47,7 @@ class Sink(Protocol):
         ...
 
 
-class StreamState:
+class StreamState(msgspec.Struct, eq=False):
     """What holds over all rounds of one stream.
 
     Attributes:
@@ -53,13 +57,10 @@ class StreamState:
         broken_off: what was sent of a round that did not come to its end, or None.
     """
 
-    __slots__ = ("broken_off", "client_calls", "finished", "roles")
-
-    def __init__(self) -> None:
-        self.roles: set[int] = set()
-        self.finished: set[int] = set()
-        self.client_calls = 0
-        self.broken_off: Message | None = None
+    roles: set[int] = msgspec.field(default_factory=set)
+    finished: set[int] = msgspec.field(default_factory=set)
+    client_calls: int = 0
+    broken_off: Message | None = None
 
     def copy(self) -> StreamState:
         """The state as it is now."""
@@ -153,6 +154,10 @@ class StreamedRound:
     def calling(self) -> bool:
         """Whether the first choice asks for a call."""
         return bool(self._assemblies[0].tracker.calls())
+
+    def straight(self) -> Callable[[str], None] | None:
+        """What takes in text of the first choice that passes as it comes; None before its role was sent."""
+        return self._assemblies[0].text.append if 0 in self._state.roles else None
 
     def feed(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Take in what arrived; what of it the client may see."""

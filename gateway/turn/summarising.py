@@ -60,7 +60,7 @@ class Summarising:
     async def before(self, turn: Turn) -> None:
         """Sum up before the model is asked, where the turn's strategy is to send a summary; its cost is the turn's."""
         window, snapshot = turn.window, turn.snapshot
-        if window is None or not window.sums_up or snapshot.config.context.summary.model is None:
+        if window is None or not window.settings.sums_up or snapshot.config.context.summary.model is None:
             return
         backend = turn.pool.first
         fields = turn.fields if turn.tools_wire is None else {**turn.fields, "tools": msgspec.Raw(turn.tools_wire)}

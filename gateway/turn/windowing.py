@@ -64,6 +64,8 @@ class Windowing(msgspec.Struct, frozen=True):
         recent_turns: the turns that are cut last.
         keep_pins: pins that are told.
         answer_reserve_tokens: what is left for the answer where the request does not bound it.
+        by_size: whether only its size is a reason to cut a conversation that the gateway does not keep.
+        sums_up: whether what is cut off is summed up before the model is asked.
     """
 
     strategy: str
@@ -71,16 +73,18 @@ class Windowing(msgspec.Struct, frozen=True):
     recent_turns: int
     keep_pins: int
     answer_reserve_tokens: int
+    by_size: bool
+    sums_up: bool
 
 
 def windowing(config: ContextConfig, route: RouteContextConfig | None) -> Windowing:
     """What holds for a route."""
     said = route.model_dump(exclude_none=True) if route is not None else {}
-    whole = {name: getattr(config, name) for name in Windowing.__struct_fields__}
-    return Windowing(**{**whole, **said})
+    whole = {name: getattr(config, name) for name in RouteContextConfig.model_fields} | said
+    return Windowing(**whole, by_size=whole["strategy"] == "auto", sums_up=whole["strategy"] == "summary")
 
 
-class TurnWindow:
+class TurnWindow(msgspec.Struct, eq=False):
     """The window of one turn.
 
     Args:
@@ -93,51 +97,27 @@ class TurnWindow:
         kept: whether the gateway keeps the conversation, so that messages are counted too.
         memories: what is remembered of other conversations, a line each.
         choose: the plugin's function behind the strategy, where it is one's.
+
+    Attributes:
+        used: the conversation that was cut last, and what it was: for whoever sums it up.
+        estimates: of what each backend was sent, where it was counted.
+        noted: whether notes stand in what is sent.
+        last: what was cut last: the conversation, and the tokens of system messages, tools and pins.
     """
 
-    __slots__ = (
-        "_choose",
-        "_estimates",
-        "_kept",
-        "_known",
-        "_last",
-        "_noted",
-        "_owner",
-        "_patterns",
-        "_record",
-        "_session",
-        "_settings",
-        "memories",
-        "used",
-    )
-
-    def __init__(
-        self,
-        known: Conversations,
-        patterns: PinPatterns,
-        settings: Windowing,
-        owner: str,
-        session: str | None,
-        record: Recorder,
-        *,
-        kept: bool,
-        memories: tuple[str, ...] = (),
-        choose: Choose | None = None,
-    ) -> None:
-        self._known = known
-        self._patterns = patterns
-        self._settings = settings
-        self._owner = owner
-        self._session = session
-        self._record: Recorder | _Nobody = record
-        self._kept = kept
-        self.memories = memories
-        self._choose = choose
-        self._noted = False
-        self._last: tuple[Conversation, int, int, int] | None = None
-        self._estimates: dict[str, int] = {}
-        # The conversation that was cut last, and what it was: for whoever sums it up.
-        self.used: tuple[Key, tuple[Message, ...]] | None = None
+    known: Conversations
+    patterns: PinPatterns
+    settings: Windowing
+    owner: str
+    session: str | None
+    record: Recorder | _Nobody
+    kept: bool = False
+    memories: tuple[str, ...] = ()
+    choose: Choose | None = None
+    used: tuple[Key, tuple[Message, ...]] | None = None
+    estimates: dict[str, int] = msgspec.field(default_factory=dict)
+    noted: bool = False
+    last: tuple[Conversation, int, int, int] | None = None
 
     def fit(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
         """See `Fit`.
@@ -145,18 +125,21 @@ class TurnWindow:
         Raises:
             ContextTooLong: it does not fit whatever is left out.
         """
-        self._noted = False
+        settings = self.settings
+        if settings.by_size and config.context_tokens is None and not (tighter or self.kept or self.memories):
+            return call  # nobody knows of a limit: most turns
+        self.noted = False
         fitted = self._fit(call, name, config, tighter=tighter)
-        if not self.memories or self._noted:
+        if not self.memories or self.noted:
             return fitted
         messages = list(fitted.messages)
         with_notes(messages, Notes(memories=self.memories))
         return msgspec.structs.replace(fitted, messages=tuple(messages))
 
     def _fit(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
-        settings = self._settings
+        settings = self.settings
         strategy = settings.strategy
-        counts = strategy in ("window", "summary") or (strategy == "auto" and self._kept)
+        counts = strategy in ("window", "summary") or (strategy == "auto" and self.kept)
         context = config.context_tokens
         selects = strategy not in ("auto", "window", "summary")
         if (
@@ -173,7 +156,7 @@ class TurnWindow:
             if bound is not None and usable is not None and bound <= usable:
                 return call
         if tighter:
-            whole = self._estimates.get(name) or conversation_tokens(call.messages)
+            whole = self.estimates.get(name) or conversation_tokens(call.messages)
             usable = int(min(whole, usable or whole) * DOWN_TO)
         head, body = parts(call.messages)
         if selects:
@@ -187,23 +170,18 @@ class TurnWindow:
 
     def look(self, call: ModelCall, name: str, config: BackendConfig) -> None:
         """Cut as for a call to this backend, which is not made yet; what does not fit will be told by the call."""
-        record, self._record = self._record, _NOBODY
+        record, self.record = self.record, _NOBODY
         try:
             with contextlib.suppress(ContextTooLong):
                 self.fit(call, name, config, tighter=False)
         finally:
-            self._record = record
-
-    @property
-    def sums_up(self) -> bool:
-        """Whether what is cut off is summed up before the model is asked."""
-        return self._settings.strategy == "summary"
+            self.record = record
 
     def answered(self, backend: str, usage: Usage) -> None:
         """What a backend counted: the next estimate is better."""
-        estimate = self._estimates.get(backend)
+        estimate = self.estimates.get(backend)
         if estimate is not None:
-            self._known.reported(backend, estimate, usage.prompt_tokens)
+            self.known.reported(backend, estimate, usage.prompt_tokens)
 
     def _cut(
         self,
@@ -218,13 +196,13 @@ class TurnWindow:
         tighter: bool,
         counts: bool,
     ) -> ModelCall:
-        settings = self._settings
+        settings = self.settings
         whole, body = body, _hidden(call, body)
         prints = prints_of(body)
         place = f"{name}\0{settings.strategy}"
-        key, conversation = self._known.of(self._owner, self._session, place, prints, self._patterns)
+        key, conversation = self.known.of(self.owner, self.session, place, prints, self.patterns)
         left = None if usable is None else usable - system
-        share, most = _WHOLE_SUMMARY if self.sums_up else (_SUMMARY_SHARE, _SUMMARY_TOKENS)
+        share, most = _WHOLE_SUMMARY if settings.sums_up else (_SUMMARY_SHARE, _SUMMARY_TOKENS)
         summary = most if left is None else max(0, min(most, int(left * share)))
         reserve = 0 if left is None else summary + min(settings.keep_pins * _PIN_TOKENS, int(left * _PINS_SHARE))
         room = Room(
@@ -232,15 +210,15 @@ class TurnWindow:
             whole=left,
             messages=settings.max_messages if counts else None,
             recent_turns=settings.recent_turns,
-            summed_up=settings.strategy == "summary",
+            summed_up=settings.sums_up,
         )
         conversation.read(body, prints, room)
         window = conversation.window
-        self._known.keep(key, conversation)
+        self.known.keep(key, conversation)
         if not window.is_cut and (left is None or window.live <= left):
-            self._estimates[name] = system + window.live + tools
-            self._record.emit(
-                "context.counted", model=call.model, tokens=self._estimates[name], tools=tools, limit=usable
+            self.estimates[name] = system + window.live + tools
+            self.record.emit(
+                "context.counted", model=call.model, tokens=self.estimates[name], tools=tools, limit=usable
             )
             if tighter:
                 raise self._too_long(call, conversation, system, tools, 0, left)
@@ -253,14 +231,14 @@ class TurnWindow:
                 raise self._too_long(call, conversation, system, tools, pinned, left)
         free = summary if left is None else max(0, min(summary, left - window.live - (pinned or AROUND_TOKENS)))
         fitted = conversation.fitted(body, pins, free, self.memories)
-        self._noted = True
-        self._last = conversation, system, tools, pinned
+        self.noted = True
+        self.last = conversation, system, tools, pinned
         sent = (*head, *_shown(fitted.messages, body, whole, call.private))
         tokens = conversation_tokens(sent)
-        self._estimates[name] = tokens + tools
+        self.estimates[name] = tokens + tools
         self.used = (key, body)
         dropped, shortened = window.left_out()
-        self._record.emit(
+        self.record.emit(
             "context.windowed",
             strategy=settings.strategy,
             model=call.model,
@@ -279,7 +257,7 @@ class TurnWindow:
 
     def _chosen(self, strategy: str, body: tuple[Message, ...]) -> tuple[Message, ...]:
         try:
-            return tuple(chosen(strategy, body, self._choose))
+            return tuple(chosen(strategy, body, self.choose))
         except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises, the turn goes on
             _log.warning("a strategy failed", strategy=strategy, error=repr(error))
             return body
@@ -288,7 +266,7 @@ class TurnWindow:
         dropped = len(call.messages) - len(messages)
         if not dropped:
             return call
-        self._record.emit(
+        self.record.emit(
             "context.windowed",
             strategy=strategy,
             model=call.model,
@@ -311,8 +289,8 @@ class TurnWindow:
 
     def _usable(self, context: int, tools: int, fields: Mapping[str, msgspec.Raw], name: str) -> int:
         """Tokens that messages may take, as they are estimated here."""
-        reserve = min(_asked_for(fields) or self._settings.answer_reserve_tokens, int(context * _MOST_RESERVED))
-        return int((context - reserve) * _SAFETY / self._known.ratio(name)) - tools
+        reserve = min(_asked_for(fields) or self.settings.answer_reserve_tokens, int(context * _MOST_RESERVED))
+        return int((context - reserve) * _SAFETY / self.known.ratio(name)) - tools
 
     def _too_long(
         self, call: ModelCall, conversation: Conversation, system: int, tools: int, pinned: int, left: int | None
@@ -328,9 +306,9 @@ class TurnWindow:
 
     def cannot_shrink(self) -> str:
         """See `Fit`."""
-        if self._last is None:
+        if self.last is None:
             return ""
-        return f"What cannot be left out is {self._needed(*self._last)[0]}, by estimate."
+        return f"What cannot be left out is {self._needed(*self.last)[0]}, by estimate."
 
     def _needed(self, conversation: Conversation, system: int, tools: int, pinned: int) -> tuple[str, str]:
         """What may not be left out, the largest first, in words; and the name of the largest."""

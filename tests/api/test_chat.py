@@ -186,7 +186,7 @@ async def test_defect_in_mid_stream_ends_as_an_error_without_a_trace(
         async def broken(*_: Any, **__: Any) -> None:
             raise RuntimeError("secret inside")
 
-        monkeypatch.setattr(on.gateway.turns._loop._ending, "_result", broken)
+        monkeypatch.setattr(on.gateway.turns._loop._ending, "end", broken)
         raw = await on.raw_stream(HI)
         assert events(raw)[-1]["error"]["code"] == "internal_error"
         assert b"secret" not in raw

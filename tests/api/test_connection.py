@@ -34,14 +34,14 @@ class Line:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self._reader = reader
+        self.reader = reader
 
     async def answer(self) -> tuple[int, dict[str, Any]]:
         """The next answer: its status and JSON."""
         async with asyncio.timeout(10):
-            head = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
             length = int(head.split("content-length: ")[1].split("\r\n")[0])
-            body: dict[str, Any] = json.loads(await self._reader.readexactly(length))
+            body: dict[str, Any] = json.loads(await self.reader.readexactly(length))
         assert "x-request-id: req_" in head
         assert "x-gateway-trace: " in head
         return int(head.split()[1]), body
@@ -49,7 +49,7 @@ class Line:
     async def end(self, within_s: float = 10) -> bytes:
         """What still comes, up to the end of the connection."""
         async with asyncio.timeout(within_s):
-            return await self._reader.read()
+            return await self.reader.read()
 
 
 @asynccontextmanager
@@ -194,3 +194,89 @@ async def test_an_answer_with_a_length_is_as_long_to_an_older_client(tmp_path: P
         status, body = await client.answer()
         assert (status, body["choices"][0]["message"]["content"]) == (200, "hello")
         assert await client.end() == b""
+
+
+async def test_requests_behind_each_other_are_answered_in_their_order(tmp_path: Path) -> None:
+    async with (
+        ScriptedUpstream(answer("first").delayed(0.2), answer("second"), answer("third")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+        line(on) as client,
+    ):
+        client.writer.write((head() + BODY) * 2 + head() + BODY[:5])
+        said = [(await client.answer())[1]["choices"][0]["message"]["content"] for _ in range(2)]
+        client.writer.write(BODY[5:])
+        said.append((await client.answer())[1]["choices"][0]["message"]["content"])
+    assert said == ["first", "second", "third"]
+
+
+async def test_a_request_waits_until_the_client_has_taken_the_answers_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks on and on and never reads must not fill the gateway's memory."""
+    made: list[Connection] = []
+    connection_made = Connection.connection_made
+
+    def small(self: Connection, transport: asyncio.Transport) -> None:
+        transport.set_write_buffer_limits(high=1)
+        made.append(self)
+        connection_made(self, transport)
+
+    monkeypatch.setattr(Connection, "connection_made", small)
+    long = answer("x" * 3_000_000)
+    async with (
+        ScriptedUpstream(then=long) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+        line(on) as client,
+    ):
+        client.writer.write((head() + BODY) * 5)
+        async with asyncio.timeout(10):
+            while not made or not made[0].flow.write_paused:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert len(upstream.requests) < 4
+        for _ in range(5):
+            assert (await client.answer())[0] == 200
+        assert len(upstream.requests) == 5
+
+
+async def test_who_waits_for_a_word_before_the_body_gets_one(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as on, line(on) as client:
+        for _ in range(2):
+            client.writer.write(head("Expect: 100-continue\r\n"))
+            async with asyncio.timeout(5):
+                assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            client.writer.write(BODY)
+            assert (await client.answer())[0] == 200
+        # Whoever does not wait needs none.
+        client.writer.write(head("Expect: 100-continue\r\n") + BODY)
+        assert (await client.answer())[0] == 200
+        # And a body that is not wanted is not asked for.
+        client.writer.write(head("Expect: 100-continue\r\n", length=10**9))
+        assert (await client.answer())[0] == 413
+
+
+async def test_client_that_leaves_ends_what_is_asked_behind_its_request_too(tmp_path: Path) -> None:
+    async with (
+        ScriptedUpstream(answer("x").held(), then=answer("never")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+    ):
+        async with line(on) as client:
+            client.writer.write((head() + BODY) * 2)
+            await upstream.stalled()
+        await upstream.aborted(timeout_s=1)
+        assert (await on.get("/healthz"))[0] == 200
+        assert len(upstream.requests) == 1
+
+
+async def test_a_name_with_a_line_break_makes_no_header(tmp_path: Path) -> None:
+    """A wildcard takes what a client says for a model's name, and answers carry it."""
+    async with ScriptedUpstream(then=answer("hello")) as upstream:
+        config = native_config(upstream.base_url)
+        config["models"]["any/*"] = {"backends": ["b1"], "retries": 0}
+        async with serving(tmp_path, config) as on:
+            status, headers, _ = await on.post("/v1/chat/completions", {**json.loads(BODY), "model": "any/one"})
+            assert (status, headers["x-gateway-model"]) == (200, "any/one")
+            for broken in ("any/\r\nx-evil: 1", "any/\nx-evil: 1", "any/\0"):
+                status, headers, _ = await on.post("/v1/chat/completions", {**json.loads(BODY), "model": broken})
+                assert "x-evil" not in headers
+                assert status != 200

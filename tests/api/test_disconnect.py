@@ -136,7 +136,7 @@ async def test_answer_that_a_stopping_gateway_cuts_off_says_so(tmp_path: Path, s
                 await asyncio.sleep(0.005)
         # As the server does when the time to drain is over.
         for task in asyncio.all_tasks() - before:
-            if "RequestResponseCycle" in repr(task.get_coro()):
+            if "Cycle.run" in repr(task.get_coro()):
                 task.cancel()
         async with asyncio.timeout(2):
             told = await request

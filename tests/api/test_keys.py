@@ -194,7 +194,7 @@ async def test_a_reload_that_would_leave_nobody_a_key_is_refused(tmp_path: Path)
 
 
 async def test_the_administrators_key_comes_from_the_environment(tmp_path: Path) -> None:
-    settings = Settings(_env_file=None, GATEWAY_ADMIN_KEY="from-outside")
+    settings = Settings(GATEWAY_ADMIN_KEY="from-outside")
     async with serving(tmp_path, config(keys={}), settings=settings) as served:
         assert (await call(served, "GET", "/v1/keys", authorization="Bearer from-outside"))[0] == 200
         assert await chat(served, "any") == 401

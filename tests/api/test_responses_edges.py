@@ -155,7 +155,7 @@ async def test_silence_is_broken_by_comments_and_a_failure_behind_them_is_told(t
         ScriptedUpstream(error(429, "slow down").held()) as up,
         serving(tmp_path, native_config(up.base_url)) as on,
     ):
-        endpoint = on.gateway.app._hot["/v1/responses"]._app
+        endpoint = on.gateway.app._hot["/v1/responses"]
         assert isinstance(endpoint, Responses)
         endpoint._silence_s = 0.05
         async with on.http.post(
@@ -174,7 +174,7 @@ async def test_silence_is_broken_by_comments_and_a_failure_behind_them_is_told(t
 
 async def stop_request() -> None:
     """What a server does with requests it can wait no longer for."""
-    requests = [task for task in asyncio.all_tasks() if "RequestResponseCycle" in repr(task.get_coro())]
+    requests = [task for task in asyncio.all_tasks() if "Cycle.run" in repr(task.get_coro())]
     assert len(requests) == 1
     requests[0].cancel()
 

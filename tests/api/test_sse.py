@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from gateway.api.cycle import LINES
 from gateway.api.errors import internal
 from gateway.api.sse import ChatStream
 from gateway.chat.blocks import ToolCall
@@ -34,8 +35,8 @@ class Client:
 
 def opened(client: Client, *, include_usage: bool = False, silence_s: float = 15) -> ChatStream:
     writer = StreamWriter("chatcmpl-1", 1, "m", with_usage=include_usage)
-    headers = [(b"x-gateway-backend", b"b1")]
-    return ChatStream(client.send, lambda: writer, lambda: headers, include_usage=include_usage, silence_s=silence_s)
+    lines = b"x-gateway-backend: b1\r\n"
+    return ChatStream(client.send, lambda: writer, lambda: lines, include_usage=include_usage, silence_s=silence_s)
 
 
 async def test_response_starts_with_the_first_chunk_and_its_headers() -> None:
@@ -49,7 +50,7 @@ async def test_response_starts_with_the_first_chunk_and_its_headers() -> None:
     assert headers[b"content-type"].startswith(b"text/event-stream")
     assert headers[b"cache-control"] == b"no-cache"
     assert headers[b"x-accel-buffering"] == b"no"
-    assert headers[b"x-gateway-backend"] == b"b1"
+    assert start[LINES] == b"x-gateway-backend: b1\r\n"
     assert b"content-length" not in headers
     stream.close()
 

@@ -20,8 +20,8 @@ async def test_approval_is_decided_where_the_queue_is_away_and_made_by_a_worker(
     with valkey() as queue:
         async with ScriptedUpstream(asks("pay", PAY), answer("Paid.")) as upstream, wire(queue) as way:
             settings = config(upstream.base_url)
-            theirs = Settings(_env_file=None, REDIS_URL=way.url, DATABASE_URL=database)
-            workers = Settings(_env_file=None, REDIS_URL=queue.url, DATABASE_URL=database)
+            theirs = Settings(REDIS_URL=way.url, DATABASE_URL=database)
+            workers = Settings(REDIS_URL=queue.url, DATABASE_URL=database)
             files = ({"r": ROUTE}, {"office": PLUGIN})
             async with serving(tmp_path, settings, *files, settings=theirs) as server:
                 here = Office(server, upstream)

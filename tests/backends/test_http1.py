@@ -111,6 +111,56 @@ def test_requests_go_over_one_connection(make_loop: Callable[[], asyncio.Abstrac
 
 
 @_LOOPS
+def test_headers_are_those_of_the_answer_alone_by_lower_case_names(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    informed = b"HTTP/1.1 103 Early Hints\r\nX-Early: 1\r\n\r\n"
+    first = b"HTTP/1.1 200 OK\r\nX-First: 1\r\nContent-Length: 2\r\nX-First: 2\r\n\r\nok"
+    server = Server(informed + first, _OK)
+
+    async def work() -> None:
+        async with asking(server.talk) as client:
+            until = asyncio.get_running_loop().time() + 20
+            seen = []
+            for _ in range(2):
+                response = await client.post(b"", (b"body",), until)
+                while not response.complete:
+                    await response.wait(until)
+                seen.append((response.headers, response.at_once()))
+                response.give_back()
+            assert seen == [
+                ({b"x-first": b"2", b"content-length": b"2"}, b"ok"),
+                ({b"content-length": b"5"}, b"hello"),
+            ]
+
+    run(make_loop, work())
+    assert server.connections == 1
+
+
+@_LOOPS
+def test_only_what_is_whole_and_not_encoded_is_had_at_once(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    answers = (
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\ncontent-length: 2\r\n\r\nok",
+    )
+
+    async def work() -> None:
+        for answer in answers:
+            async with asking(Server(answer, hang_up=True).talk) as client:
+                until = asyncio.get_running_loop().time() + 20
+                response = await client.post(b"", (b"body",), until)
+                assert response.at_once() is None
+                while not response.complete:
+                    await response.wait(until)
+                assert response.at_once() is None
+                response.give_back()
+
+    run(make_loop, work())
+
+
+@_LOOPS
 def test_connection_that_may_not_be_kept_is_not(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     closing = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello"
     server = Server(closing, _OK + b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nforeign", _OK)

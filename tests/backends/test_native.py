@@ -181,6 +181,23 @@ async def test_request_is_the_client_s_with_the_backend_s_model_and_settings() -
             assert "user-agent" not in request.headers
 
 
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"stream_options": {}}, {"stream_options": {"x": 1}}])
+@pytest.mark.parametrize("dropped", [[], ["stream_options"]])
+async def test_request_is_json_whatever_is_in_it(fields: dict[str, Any], dropped: list[str]) -> None:
+    sent = b'{"role": "user",  "content": "as it came"}'
+    messages = (Message("system", (Text("made"),)), Message("user", (Text("as it came"),), wire=sent))
+    async with scripted(answer("x"), stream(PLAIN), drop_params=dropped) as (upstream, backend):
+        asked = model_call(*messages, **fields)
+        await backend.complete(asked)
+        await read_stream(backend, asked)
+        whole, streamed = upstream.requests
+        said = [{"role": "system", "content": "made"}, {"role": "user", "content": "as it came"}]
+        kept = {name: value for name, value in fields.items() if name not in dropped}
+        assert whole.json == {"model": "up", "messages": said, **kept}
+        asks = {} if dropped else {"stream_options": {"include_usage": True, **fields.get("stream_options", {})}}
+        assert streamed.json == {"model": "up", "messages": said, **kept, "stream": True, **asks}
+
+
 async def test_configured_header_takes_the_place_of_the_usual_one() -> None:
     async with scripted(answer("x"), api_key="sk-key", headers={"Authorization": "Basic abc"}) as (upstream, backend):
         await backend.complete(model_call("hi"))

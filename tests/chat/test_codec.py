@@ -37,7 +37,7 @@ def result(call_id: str) -> dict[str, Any]:
 FAULTS: dict[str, tuple[bytes, str | None]] = {
     "not JSON": (b"{", None),
     "not an object": (b"[]", None),
-    "not UTF-8": (b'{"model":"\xff"}', "model"),
+    "not UTF-8": (b'{"model":"\xff"}', None),
     "no model": (json.dumps({"messages": [USER]}).encode(), "model"),
     "empty model": (request(model=""), "model"),
     "model is a number": (request(model=5), "model"),

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.chat.chunk import Delta, decode_chunk
-from gateway.chat.scanner import RunScanner, TextScanner
+from gateway.chat.scanner import RunScanner
+from gateway.chat.sse import SseParser
 
 
 def came(text: Any, *, end: str | None = None, index: int = 0) -> bytes:
@@ -20,18 +21,20 @@ def made(text: str) -> bytes:
     return json.dumps({"id": "a", "choices": [{"delta": {"content": text}}], "created": 5}).encode()
 
 
-def scanner() -> TextScanner:
-    found = TextScanner()
-    found.learn(came("first"), made("first"))
+def scanner() -> RunScanner:
+    found = RunScanner(blank=False)
+    found.learn_as(came("first"), decode_chunk(made("first")))
     return found
 
 
 @given(st.text(min_size=1).filter(lambda text: text.isprintable()))
 def test_text_is_read_and_put_into_the_known_form(text: str) -> None:
-    found = scanner().scan(came(text))
+    found = scanner().scan([came(text)], 0)
     assert found is not None
-    assert found[0] == text
-    assert json.loads(found[1]) == json.loads(made(text))
+    chunk, end = found
+    assert (end, chunk.choices[0].delta) == (1, Delta(content=text))
+    assert json.loads(chunk.data) == json.loads(made(text))
+    assert [json.loads(each) for each in chunk.payloads] == [json.loads(made(text))]
 
 
 OTHERS = {
@@ -50,13 +53,13 @@ OTHERS = {
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_anything_else_is_left_to_the_decoder(other: str) -> None:
-    assert scanner().scan(OTHERS[other]) is None
+    assert scanner().scan([OTHERS[other]], 0) is None
 
 
 def test_form_with_the_name_twice_is_not_learned() -> None:
-    found = TextScanner()
-    found.learn(came("x").replace(b'"x": 1', b'"content":"y"'), made("x"))
-    assert found.scan(came("x")) is None
+    found = RunScanner()
+    found.learn_as(came("x").replace(b'"x": 1', b'"content":"y"'), decode_chunk(made("x")))
+    assert found.scan([came("x")], 0) is None
 
 
 def streamed(text: str, **beside: Any) -> bytes:
@@ -65,8 +68,8 @@ def streamed(text: str, **beside: Any) -> bytes:
     return json.dumps({"id": "a", "created": 5, "model": "m", "choices": [choice]}, ensure_ascii=False).encode()
 
 
-def runs() -> RunScanner:
-    found = RunScanner()
+def runs(*, blank: bool = True) -> RunScanner:
+    found = RunScanner(blank=blank)
     found.learn(decode_chunk(streamed("first")))
     assert found.settled
     return found
@@ -94,19 +97,25 @@ NO_RUNS = {
     "two strings in one": [streamed("a"), streamed("b").replace(b'"b"', b'"b","c"')],
     "half a character": [streamed("a"), streamed("b").replace(b'"b"', b'"\\ud83d"')],
     "shorter than the form": [streamed("a"), streamed("")[:30] + streamed("")[-20:], streamed("c")],
+    # Together they are two texts: `a",` and `b`.
+    "two halves of texts": [streamed("").replace(b'""', b'"a\\"'), streamed("").replace(b'""', b'",","b"')],
 }
 
 
 @pytest.mark.parametrize("other", NO_RUNS)
 def test_what_is_no_run_is_left_to_the_decoder(other: str) -> None:
-    assert runs().scan(NO_RUNS[other], 0) is None
+    payloads = NO_RUNS[other]
+    found = runs().scan(payloads, 0)
+    whole = [] if found is None else payloads[: found[1]]
+    assert whole == ([] if found is None else found[0].payloads)
+    assert {*whole} <= {streamed("a"), streamed("b")}
 
 
 def test_empty_text_ends_a_run_where_it_has_to_be_left_out() -> None:
     payloads = [streamed("a"), streamed(""), streamed("b")]
     assert runs().scan(payloads, 0) is not None
-    assert runs().scan(payloads, 0, blank=False) is None
-    assert runs().scan([streamed("")], 0, blank=False) is None
+    assert runs(blank=False).scan(payloads, 0) is None
+    assert runs(blank=False).scan([streamed("")], 0) is None
 
 
 @pytest.mark.parametrize("beside", [{"role": "assistant"}, {"tool_calls": []}, {"reasoning": "x"}])
@@ -114,3 +123,58 @@ def test_form_is_not_learned_from_what_says_more_than_text(beside: dict[str, Any
     found = RunScanner()
     found.learn(decode_chunk(streamed("x", **beside)))
     assert not found.settled
+
+
+def events(*payloads: bytes) -> bytes:
+    return b"".join(b"data: %b\n\n" % payload for payload in payloads)
+
+
+@given(st.lists(st.text(), min_size=1, max_size=20))
+def test_events_are_read_without_looking_for_each(said: list[str]) -> None:
+    payloads = [*map(streamed, said)]
+    found = runs().read(events(*payloads))
+    assert found is not None
+    assert found.text == "".join(said)
+    form = found.form
+    assert [form.before + spelled + form.after for spelled in found.spelled] == payloads
+
+
+NO_EVENTS = {
+    **{name: events(*payloads) for name, payloads in NO_RUNS.items()},
+    "nothing": b"",
+    "no event": streamed("a"),
+    "half an event": events(streamed("a"))[:-1],
+    "the second half": events(streamed("a"))[1:],
+    "a comment first": b": x\n\n" + events(streamed("a")),
+    "a comment between": events(streamed("a")) + b": x\n\n" + events(streamed("b")),
+    "a comment behind": events(streamed("a")) + b": x\n\n",
+    "an event in two lines": events(streamed("a").replace(b", ", b",\ndata: ", 1)),
+    "an event of another kind": b"event: error\n" + events(streamed("a")),
+    "an end": events(streamed("a")) + b"data: [DONE]\n\n",
+    "an end between": events(streamed("a"), b"[DONE]", streamed("b")),
+    "a line break in a text": events(streamed("a")).replace(b'"a"', b'"a\n"'),
+    "a line break beside a text": events(streamed("a")).replace(b'"a"', b'\r"a"'),
+}
+
+
+@pytest.mark.parametrize("other", NO_EVENTS)
+def test_bytes_that_are_more_or_less_than_events_of_the_form_are_none(other: str) -> None:
+    assert runs().read(NO_EVENTS[other]) is None
+
+
+@given(
+    st.lists(st.sampled_from([*(streamed(each) for each in ("a", "", "\u00e9", '"', "\\")), b"[DONE]", b"{}"])),
+    st.data(),
+)
+def test_wherever_bytes_were_cut_what_is_read_is_what_a_parser_reads(
+    payloads: list[bytes], data: st.DataObject
+) -> None:
+    whole = events(*payloads)
+    begin = data.draw(st.integers(0, len(whole)))
+    piece = whole[begin : data.draw(st.integers(begin, len(whole)))]
+    found = runs().read(piece)
+    if found is not None:
+        parser = SseParser()
+        form = found.form
+        assert parser.feed(piece) == [form.before + spelled + form.after for spelled in found.spelled]
+        assert parser.between

@@ -13,7 +13,7 @@ from gateway.settings import Settings
 
 async def told(url: str) -> str:
     with pytest.raises(Unreachable) as caught:
-        await get_json(Settings(_env_file=None, GATEWAY_URL=url), "/v1/runs")
+        await get_json(Settings(GATEWAY_URL=url), "/v1/runs")
     return str(caught.value)
 
 

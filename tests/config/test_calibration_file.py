@@ -87,7 +87,7 @@ def test_a_broken_calibration_is_refused_with_its_line(text: str, tmp_path: Path
         "backends: {b: {provider: demo}}\nmodels: {m: {backends: [b]}}\nrouter: {default: m}\ntools: {plugins: []}\n"
     )
     with pytest.raises(ConfigError) as refused:
-        load(tmp_path / "gateway.yaml", tmp_path / "routes", Settings(_env_file=None))
+        load(tmp_path / "gateway.yaml", tmp_path / "routes", Settings())
     (problem,) = refused.value.problems
     line, words = BROKEN[text]
     assert problem.file.endswith("routes/calibration.json")

@@ -28,7 +28,7 @@ def loaded(folder: Path, privacy: Any, route: Any = None) -> Any:
         (folder / "routes" / "r.yaml").write_text(
             yaml.safe_dump({"route": "r", "model": "m", "keywords": ["x"], "privacy": route})
         )
-    return load(folder / "gateway.yaml", folder / "routes", Settings(_env_file=None))
+    return load(folder / "gateway.yaml", folder / "routes", Settings())
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def problems(folder: Path, **more: Any) -> str:
     (folder / "routes").mkdir(exist_ok=True)
     (folder / "gateway.yaml").write_text(yaml.safe_dump({**BASE, **more}))
     try:
-        load(folder / "gateway.yaml", folder / "routes", Settings(_env_file=None))
+        load(folder / "gateway.yaml", folder / "routes", Settings())
     except ConfigError as error:
         return error.message
     return ""
@@ -72,7 +72,7 @@ def test_what_a_webhook_is_signed_with_reaches_no_log(tmp_path: Path) -> None:
     assert (
         problems(tmp_path, webhooks={"w": {"url": "https://example.org/?token=deep", "secret": "a long secret"}}) == ""
     )
-    config = load(tmp_path / "gateway.yaml", tmp_path / "routes", Settings(_env_file=None)).config
+    config = load(tmp_path / "gateway.yaml", tmp_path / "routes", Settings()).config
     assert {"a long secret", "deep"} <= set(secrets_of(config))
     assert "secret" not in repr(config.webhooks["w"])
 

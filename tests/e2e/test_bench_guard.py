@@ -203,7 +203,7 @@ async def test_subject_that_cannot_start_says_what_it_printed() -> None:
 
 async def test_configuration_and_plugin_of_the_measured_gateway_are_what_it_accepts(tmp_path: Path) -> None:
     config, routes = gateway.write(tmp_path, "http://127.0.0.1:9")
-    bundle = load(config, routes, Settings(_env_file=None))
+    bundle = load(config, routes, Settings())
     assert sum(len(route.keywords) for route in bundle.routes) == gateway.RULES + len(gateway.LANES)
     assert bundle.config.keys.auth == "required"
     assert {row.word for row in ROWS} - set(gateway.LANES) == {"lane"}

@@ -500,7 +500,7 @@ async def test_comments_bridge_a_slow_start_and_do_not_keep_others_from_answerin
 def _silence(on: Served, seconds: float) -> None:
     from gateway.api.chat_completions import ChatCompletions
 
-    chats = [edge._app for edge in on.gateway.app._hot.values() if isinstance(edge._app, ChatCompletions)]
+    chats = [endpoint for endpoint in on.gateway.app._hot.values() if isinstance(endpoint, ChatCompletions)]
     assert chats
     for chat in chats:
         chat._silence_s = seconds

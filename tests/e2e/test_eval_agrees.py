@@ -115,12 +115,12 @@ def asked(folder: Path, **more: Any) -> Namespace:
 async def of_eval(folder: Path, texts: list[str]) -> list[dict[str, Any]]:
     file = folder / "lines.jsonl"
     file.write_text("".join(json.dumps({"text": text, "route": None}) + "\n" for text in texts), encoding="utf-8")
-    _, decisions = await evaluate._decide_all(asked(folder, file=file), Settings(_env_file=None))
+    _, decisions = await evaluate._decide_all(asked(folder, file=file), Settings())
     return [said(decision) for decision in decisions]
 
 
 async def of_explain(folder: Path, text: str) -> dict[str, Any]:
-    decision = await explain._explain(asked(folder, text=text, tag=[], key=None), Settings(_env_file=None))
+    decision = await explain._explain(asked(folder, text=text, tag=[], key=None), Settings())
     assert decision is not None
     return said(decision)
 
@@ -135,7 +135,7 @@ async def test_eval_decides_as_requests_are_decided_cold_and_warm(tmp_path: Path
     async with serving(tmp_path, CONFIG, ROUTES) as on:
         version = on.gateway.versions.current.version
         if calibrated:
-            assert await calibrate._run(asked(tmp_path, file=None, check=False), Settings(_env_file=None)) == 0
+            assert await calibrate._run(asked(tmp_path, file=None, check=False), Settings()) == 0
             file = tmp_path / "routes" / "calibration.json"
             # Moved by hand, so that it shows who uses it.
             moved = json.loads(file.read_text())
@@ -167,7 +167,7 @@ async def test_texts_that_are_encoded_together_are_decided_as_each_alone(tmp_pat
     (tmp_path / "routes").mkdir()
     for name, route in ROUTES.items():
         write_route(tmp_path, name, route)
-    builder = Builder(tmp_path / "gateway.yaml", tmp_path / "routes", Settings(_env_file=None), SystemClock())
+    builder = Builder(tmp_path / "gateway.yaml", tmp_path / "routes", Settings(), SystemClock())
     together, alone = [(await builder.draft(1, None, None)).value for _ in range(2)]
     texts = [about.format(n) for n in range(100, 106) for about in ABOUT]
     lines = "\n".join(json.dumps({"text": text, "route": None}) for text in texts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.config.versions import Version
 from gateway.observe.events import Recorder
 from gateway.observe.metrics import Metrics
+from gateway.observe.tally import MOST_NEW
 from tests.clocks import HandClock
 from tests.observe.turns import turn
 
@@ -148,3 +150,96 @@ def test_counting_a_turn_costs_microseconds() -> None:
             metrics.finished(trace)
         best = min(best, (time.process_time() - started) / 500)
     assert best < 40e-6
+
+
+def test_traces_of_one_shape_are_counted_by_their_own_names() -> None:
+    metrics = made()
+    metrics.finished(turn())
+    metrics.finished(turn(model="strong", route="other", prompt_tokens=5))
+    found = samples(metrics)
+    assert found["hermes_tokens_total", ("prompt", "fast")] == 30
+    assert found["hermes_tokens_total", ("prompt", "strong")] == 5
+    assert found["hermes_decisions_total", ("orders", "semantic")] == 2
+
+
+def test_traces_of_any_number_of_shapes_are_counted_and_not_all_remembered() -> None:
+    metrics = made()
+    for rounds in range(1000):
+        trace = Recorder("a" * 32, "app", HandClock())
+        trace.emit("request.received", endpoint="/v1/chat/completions")
+        for _ in range(rounds):
+            trace.emit("round.answered", backend="small")
+        trace.emit("turn.finished", status=200, model="fast", route="orders", seconds=0.1, rounds=rounds)
+        metrics.finished(trace)
+    found = samples(metrics)
+    assert found["hermes_attempts_total", ("small", "answered")] == sum(range(1000))
+    assert found["hermes_requests_total", ("/v1/chat/completions", "fast", "orders", "200")] == 1000
+    assert all(len(names) <= 64 for names in metrics._shapes)
+    assert len(metrics._shapes) <= 256
+
+
+def plain(**last: Any) -> Recorder:
+    """A turn that was answered in one round."""
+    trace = Recorder("a" * 32, "app", HandClock())
+    trace.emit("request.received", endpoint="/v1/chat/completions")
+    trace.emit("decision.made", route="orders", strategy="semantic", cached=False)
+    trace.emit("round.answered", backend="small")
+    said = {
+        "status": 200,
+        "model": "fast",
+        "route": "orders",
+        "stream": True,
+        "seconds": 1.0,
+        "upstream_s": 0.75,
+        "tool_s": 0.0,
+        "first_token_s": 0.5,
+        "prompt_tokens": 30,
+        "completion_tokens": 12,
+        "rounds": 1,
+    }
+    trace.emit("turn.finished", **(said | last))
+    return trace
+
+
+def test_plain_turns_are_counted_as_if_one_by_one() -> None:
+    together, apart = made(), made()
+    turns = [
+        plain(),
+        plain(seconds=2.0, prompt_tokens=7),
+        plain(model="strong", stream=False, first_token_s=None),
+        plain(stream=False, first_token_s=0.1),
+        plain(seconds=0.5, completion_tokens=None),
+        plain(upstream_s=None, tool_s=None, rounds=None),
+        plain(seconds=None),
+    ]
+    for trace in turns * 3:
+        together.finished(trace)
+        apart.finished(trace)
+        apart.render()
+    found = samples(together)
+    assert found == pytest.approx(samples(apart))
+    assert found["hermes_requests_total", ("/v1/chat/completions", "fast", "orders", "200")] == 18
+    assert found["hermes_tokens_total", ("prompt", "fast")] == 3 * (5 * 30 + 7)
+    assert found["hermes_first_token_seconds_sum", ("fast",)] == pytest.approx(3 * 5 * 0.5)
+    assert found["hermes_first_token_seconds_count", ("strong",)] == 0
+    assert found["hermes_attempts_total", ("small", "answered")] == 21
+    assert found["hermes_route_cache_total", ("miss",)] == 21
+
+
+def test_turns_are_counted_by_the_names_they_ended_under() -> None:
+    metrics = made()
+    metrics.finished(plain())
+    metrics.configure(Version(4, "0" * 64), models=["slow"], routes=[], tools=[], backends=[])
+    assert samples(metrics)["hermes_requests_total", ("/v1/chat/completions", "fast", "orders", "200")] == 1
+
+
+def test_what_nobody_reads_does_not_pile_up() -> None:
+    metrics = made()
+    for trace in (turn(), plain()):
+        for _ in range(5000):
+            metrics.finished(trace)
+    assert max(len(each.measured) for each in metrics._alike.values()) < MOST_NEW
+    for number in range(10_000):
+        metrics.finished(plain(model=f"m{number}"))
+    assert len(metrics._alike) <= 4096
+    assert samples(metrics)["hermes_turn_rounds_count", ()] == 20_000

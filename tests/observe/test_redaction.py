@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.models import GatewayConfig
-from gateway.observe.redaction import Redactor, secrets_of
+from gateway.observe.redaction import HIDDEN, Redactor, secrets_of
 
 
 @given(
@@ -57,3 +58,13 @@ def test_every_secret_of_a_configuration_is_known() -> None:
         }
     )
     assert {f"secret-{number}" for number in range(1, 8)} <= set(secrets_of(config))
+
+
+def test_each_of_many_secrets_is_found_in_json() -> None:
+    secrets = [f'key-"{number}"-{number * 7919:08x}' for number in range(60)]
+    redactor = Redactor(secrets)
+    clean = json.dumps({"message": "nothing of it"}).encode()
+    assert redactor.clean_json(clean) is clean
+    for secret in secrets:
+        cleaned = redactor.clean_json(json.dumps({"message": f"no such key: {secret}, {secrets[0]}"}).encode())
+        assert json.loads(cleaned) == {"message": f"no such key: {HIDDEN}, {HIDDEN}"}

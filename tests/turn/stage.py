@@ -96,7 +96,13 @@ class Stage:
         body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}], **request}
         read = decode_request(json.dumps(body).encode())
         self.turn = await prepare(
-            read, self.principal, wishes or Wishes(), self.snapshot, self.record, self.clock, self.continuity
+            read,
+            self.principal,
+            wishes or Wishes(),
+            self.snapshot,
+            self.record,
+            clock=self.clock,
+            continuity=self.continuity,
         )
         return self.turn
 

@@ -183,21 +183,21 @@ async def test_ids_that_are_made_from_places_name_nothing(continuity: Continuity
     assert await back(continuity, "o", None, other) == other
 
 
-async def test_behind_what_this_process_gave_bare_nobody_looks(continuity: Continuity, store: Hidden) -> None:
+async def test_what_this_process_gave_bare_is_known_to_be(continuity: Continuity) -> None:
     asked = (user("a"),)
-    continuity.bare("o", None, asked, said("Hello."))
+    assert continuity.is_bare("o", None, asked)
     later = (*asked, said("Hello."), user("b"))
-    assert await back(continuity, "o", None, later) == later
-    assert store.found == 0
+    assert not continuity.is_bare("o", None, later)
+    continuity.bare("o", None, asked, said("Hello."))
+    assert continuity.is_bare("o", None, later)
     for owner, session in (("other", None), ("o", "s")):
-        await back(continuity, owner, session, later)
-    assert store.found == 2
+        assert not continuity.is_bare(owner, session, later)
     # One message that is not known is enough to look.
-    longer = (*later, said("It is 7."), user("c"))
-    await back(continuity, "o", None, longer)
-    assert store.found == 3
+    assert not continuity.is_bare("o", None, (*later, said("It is 7."), user("c")))
+    assert not continuity.is_bare("o", None, (system("Be brief."), *later))
     # The same words with rounds behind them: then these are looked for.
     await continuity.keep(Behind("o", None, asked, said("Hello."), ROUNDS))
+    assert not continuity.is_bare("o", None, later)
     assert await back(continuity, "o", None, later) == (*asked, *ROUNDS, later[2])
 
 

@@ -265,3 +265,19 @@ async def test_notes_stay_in_the_conversation_as_they_were_sent() -> None:
         turn = await on.prepare(messages=[{"role": "user", "content": "hi"}, said, {"role": "user", "content": "ok"}])
         again = [json.loads(message.wire or b"null") for message in turn.messages[2:4]]
         assert again == first[1:3]
+
+
+def _thread(*texts: str) -> list[dict[str, str]]:
+    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("begins_here", [True, False])
+async def test_a_thread_is_known_to_be_bare_as_long_as_all_its_answers_were_given_here(begins_here: bool) -> None:
+    said = "one", "two", "three"
+    async with stage(ScriptedBackend(*map(text, said)), looking()) as on:
+        sent: list[str] = [] if begins_here else ["before", "zero"]
+        for number, answer in enumerate(said):
+            await on.run(streamed=False, messages=_thread(*sent, f"question {number}"))
+            assert on.turn is not None
+            assert on.turn.bare is begins_here
+            sent += [f"question {number}", answer]

@@ -44,7 +44,7 @@ ROOT_KEY = {"authorization": "Bearer sk-root-1234567890"}
 
 
 def settings() -> Settings:
-    return Settings(_env_file=None, GATEWAY_ADMIN_KEY="sk-root-1234567890")
+    return Settings(GATEWAY_ADMIN_KEY="sk-root-1234567890")
 
 
 def write_lines(folder: Path, *lines: Any) -> None:

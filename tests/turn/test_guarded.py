@@ -40,6 +40,9 @@ class Heard:
                 if choice.finish_reason:
                     self.ends.append(choice.finish_reason)
 
+    def straight(self) -> None:
+        return None
+
     async def add(self, text: str) -> None:
         raise AssertionError(text)
 

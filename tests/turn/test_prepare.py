@@ -29,7 +29,7 @@ async def test_route_s_settings_lie_under_the_client_s() -> None:
         turn = await on.prepare(temperature=1)
         assert {name: bytes(raw) for name, raw in turn.fields.items()} == {"temperature": b"1", "top_p": b"0.5"}
         assert (turn.messages[0].role, turn.messages[0].text) == ("system", f"be brief\n\n{OPERATOR_TEXT}")
-        assert turn.max_rounds == 7
+        assert turn.terms.max_rounds == 7
 
 
 async def test_tools_are_offered_behind_the_client_s_and_only_allowed_ones() -> None:
@@ -98,7 +98,10 @@ async def test_name_that_the_key_may_not_use_does_not_exist() -> None:
 
 
 async def test_router_sees_text_and_facts() -> None:
-    async with stage(ScriptedBackend(), principal=Principal("key", tags=frozenset({"vip"}))) as on:
+    principal = Principal("key", tags=frozenset({"vip"}))
+    async with stage(
+        ScriptedBackend(), principal=principal, route={"when": {"min_tokens": 1, "has_image": True}}
+    ) as on:
         image = {"type": "image_url", "image_url": {"url": "data:"}}
         await on.prepare(
             Wishes(tags=frozenset({"eu"})),
@@ -118,3 +121,9 @@ async def test_router_sees_text_and_facts() -> None:
             True,
         )
         assert facts.tokens > 0
+
+
+async def test_what_no_route_asks_for_is_not_looked_up() -> None:
+    async with stage(ScriptedBackend()) as on:
+        await on.prepare()
+        assert on.snapshot.router.facts[0].tokens == 0  # type: ignore[attr-defined]

@@ -57,6 +57,36 @@ async def test_finished_turn_is_told_once_with_what_it_cost() -> None:
         assert traces.all[0].events[0].type == "request.received"
 
 
+async def test_answer_waits_for_nobodys_trace() -> None:
+    traces = Traces()
+    async with stage(ScriptedBackend(OK)) as on:
+        turns = on.service(traces)
+        told: list[int] = []
+
+        async def deliver(result: Any) -> None:
+            assert result.message.text == "ok"
+            told.append(len(traces.all))
+            await asyncio.sleep(0)
+
+        arguments = (TRACE_ID, on.principal, REQUEST, Wishes(), "/x", lambda _: None, b"")
+        await turns.answer(*arguments, deliver=deliver)
+        assert (told, traces.last[0], turns.running) == ([0], "turn.finished", {})
+
+
+async def test_answer_that_cannot_be_delivered_is_a_failed_turn() -> None:
+    traces = Traces()
+    async with stage(ScriptedBackend(OK)) as on:
+        turns = on.service(traces)
+
+        async def deliver(_: Any) -> None:
+            raise RuntimeError("no way")
+
+        arguments = (TRACE_ID, on.principal, REQUEST, Wishes(), "/x", lambda _: None, b"")
+        with pytest.raises(RuntimeError, match="no way"):
+            await turns.answer(*arguments, deliver=deliver)
+        assert (traces.last[0], traces.last[1]["status"], turns.running) == ("turn.failed", 500, {})
+
+
 async def test_failed_turn_is_told_once() -> None:
     traces = Traces()
     async with stage(ScriptedBackend(InvalidRequest("no"))) as on:

@@ -21,10 +21,8 @@ _decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 def named_answer(body: bytes, answer_id: str, created: int, model: str) -> bytes:
     """The upstream's body under the gateway's id and time and the client's model name; everything else as it came."""
-    top = _decode_top(body)
-    top["id"] = msgspec.Raw(_encode(answer_id))
-    top["created"] = msgspec.Raw(_encode(created))
-    top["model"] = msgspec.Raw(_encode(model))
+    top: dict[str, Any] = _decode_top(body)
+    top["id"], top["created"], top["model"] = answer_id, created, model
     return _encode(top)
 
 

@@ -29,7 +29,7 @@ from gateway.chat.request import ChatRequest, ClientTool, ToolChoice
 from gateway.chat.surrogates import half_at
 from gateway.errors import InvalidRequest
 
-_PLAIN_ROLES = frozenset({"system", "developer", "user"})
+_PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 # Null in one of OpenAI's own options means "not set"; in a field we do not know it may mean something.
@@ -40,7 +40,7 @@ _OPTIONS = frozenset(
     "tool_choice tools top_logprobs top_p user verbosity web_search_options n".split()
 )
 
-# Taken out of `fields`, because the gateway decides about them.
+# Not of `fields`, because the gateway decides about them.
 _READ = frozenset({"model", "messages", "stream", "tools", "tool_choice", "parallel_tool_calls", "n"})
 
 
@@ -76,6 +76,19 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+class _Asked(msgspec.Struct):
+    """What is read of every request, in one go."""
+
+    model: str | None = None
+    messages: list[_Message] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    parallel_tool_calls: bool | None = None
+    n: int | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+
+
 class _Named(msgspec.Struct):
     name: str | None = None
 
@@ -87,10 +100,10 @@ class _Tool(msgspec.Struct):
 
 
 _decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_asked = msgspec.json.Decoder(_Asked).decode
 _decode_raw_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
 _decode_tool = msgspec.json.Decoder(_Tool).decode
-_decoders = {kind: msgspec.json.Decoder(kind).decode for kind in (str, int, bool, _StreamOptions)}
 _encode = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(b"null")
 
@@ -102,12 +115,16 @@ def decode_request(body: bytes, *, paired: bool = True) -> ChatRequest:
         InvalidRequest: with `param` naming the field where one is at fault.
     """
     try:
-        request = _request(_decode_top(body), paired=paired)
+        top = _decode_top(body)
+        if _NULL in top.values():
+            for name in [name for name, raw in top.items() if raw == _NULL and name in _OPTIONS]:
+                del top[name]
+        request = _request(top, _decode_asked(body), paired=paired)
         # The decoder passes over fields it does not read: bytes that are no text would travel on in them.
         if not body.isascii():
             body.decode()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(_why(body, error)) from error
+        raise _at_fault(error) or InvalidRequest(_why(body, error)) from error
     except RecursionError as error:
         raise InvalidRequest("The request body is nested too deeply.") from error
     return request
@@ -123,36 +140,50 @@ def _why(body: bytes, error: Exception) -> str:
     return f"The request body is not a JSON object: {reason}"
 
 
-def _request(top: dict[str, msgspec.Raw], *, paired: bool) -> ChatRequest:
-    nulls = [name for name, raw in top.items() if raw == _NULL and name in _OPTIONS]
-    for name in nulls:
-        del top[name]
+def _at_fault(error: Exception) -> InvalidRequest | None:
+    """The error of a field or a message that is of another type; None where the reader names none."""
+    found = _AT.search(str(error))
+    if found is None or not found.group(1).startswith("."):
+        return None
+    param = found.group(1)[1:]
+    if param == "messages":
+        return InvalidRequest("`messages` must be a list of messages.", param=param)
+    field = _FIELD.match(param)
+    words = _plain(error) if "[" in param else _plain(error).replace(" | null`", "`")  # an option that is null is none
+    return InvalidRequest(f"`{field.group() if field else param}`: {words}", param=param)
 
+
+def _request(top: dict[str, msgspec.Raw], asked: _Asked, *, paired: bool) -> ChatRequest:
     older = with_tools(top)
-    model = _field(top, "model", str)
-    if not model:
+    if not asked.model:
         raise InvalidRequest("`model` is missing: name a model, or `auto` to let the router choose.", param="model")
-    stream_options = _field(top, "stream_options", _StreamOptions)
+    stream_options = asked.stream_options
     if stream_options is not None:
         # Whether usage is sent is the gateway's; every other option is the model's.
-        options = {name: raw for name, raw in _decode_top(top.pop("stream_options")).items() if name != "include_usage"}
+        options = _decode_top(top.pop("stream_options"))
+        options.pop("include_usage", None)
         if options:
             top["stream_options"] = msgspec.Raw(_encode(options))
-    n = _field(top, "n", int)
+    n = asked.n
     if n is not None and n < 1:
         raise InvalidRequest(f"`n` must be at least 1, not {n}.", param="n")
+    messages = _messages(asked.messages, top.get("messages"), paired=paired)
+    tools = _client_tools(top) if "tools" in top else ()
+    choice = _tool_choice(top) if "tool_choice" in top else None
+    for name in _READ & top.keys():
+        del top[name]
     return ChatRequest(
-        model=model,
-        messages=_messages(top, paired=paired),
-        stream=bool(_field(top, "stream", bool)),
-        include_usage=bool(stream_options and stream_options.include_usage),
-        tools=_client_tools(top),
-        tool_choice=_tool_choice(top),
-        parallel_tool_calls=_field(top, "parallel_tool_calls", bool),
-        n=n or 1,
-        user=_field(top, "safety_identifier", str) or _field(top, "user", str),
-        fields={name: raw for name, raw in top.items() if name not in _READ},
-        functions=older,
+        asked.model,
+        messages,
+        bool(asked.stream),
+        stream_options is not None and bool(stream_options.include_usage),
+        tools,
+        choice,
+        asked.parallel_tool_calls,
+        n or 1,
+        asked.safety_identifier or asked.user,
+        top,
+        older,
     )
 
 
@@ -162,16 +193,11 @@ def decode_message(raw: bytes, position: int = 0) -> Message:
     Raises:
         InvalidRequest: the shape is not one OpenAI's API allows.
     """
+    return _message(_read_message(raw, f"messages[{position}]"), raw, position)
+
+
+def _message(wire: _Message, raw: bytes, position: int) -> Message:
     where = f"messages[{position}]"
-    wire = _read_message(raw, where)
-    if (
-        type(wire.content) is str
-        and wire.role in _PLAIN_ROLES
-        and wire.tool_calls is None
-        and wire.function_call is None
-        and not (wire.refusal or wire.reasoning_content)
-    ):  # most messages
-        return Message(cast(Role, wire.role), (Text(wire.content),), wire.name, bytes(raw))
     if wire.role == "function" or (wire.function_call is not None and not wire.tool_calls):
         raw = with_call_ids(raw, position)
         wire = _read_message(raw, where)
@@ -252,18 +278,28 @@ def with_system_text(messages: tuple[Message, ...], text: str) -> tuple[Message,
     return (Message("system", (Text(text),)), *messages)
 
 
-def _messages(top: Mapping[str, msgspec.Raw], *, paired: bool) -> tuple[Message, ...]:
-    raw = top.get("messages")
-    if raw is None:
+def _messages(read: list[_Message] | None, raw: msgspec.Raw | None, *, paired: bool) -> tuple[Message, ...]:
+    if read is None or raw is None:
         raise InvalidRequest("`messages` is missing.", param="messages")
-    try:
-        items = _decode_raw_list(raw)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest("`messages` must be a list of messages.", param="messages") from error
-    if not items:
+    if not read:
         raise InvalidRequest("`messages` is empty: at least one message is needed.", param="messages")
-    messages = tuple(decode_message(bytes(item), index) for index, item in enumerate(items))
-    if paired:
+    made: list[Message] = []
+    plain = True
+    for wire, item in zip(read, _decode_raw_list(raw), strict=True):
+        content = wire.content
+        if (
+            type(content) is str
+            and wire.role in _PLAIN_ROLES
+            and wire.tool_calls is None
+            and wire.function_call is None
+            and not (wire.refusal or wire.reasoning_content)
+        ):  # most messages
+            made.append(Message(cast(Role, wire.role), (Text(content),), wire.name, bytes(item)))
+        else:
+            plain = False
+            made.append(_message(wire, bytes(item), len(made)))
+    messages = tuple(made)
+    if paired and not plain:  # plain ones ask for no calls and bring no results
         check_pairs(messages)
     return messages
 
@@ -348,16 +384,6 @@ def _tool_choice(top: Mapping[str, msgspec.Raw]) -> ToolChoice | None:
     raise InvalidRequest("`tool_choice` must be auto, none, required or a named function.", param="tool_choice")
 
 
-def _field(top: Mapping[str, msgspec.Raw], name: str, kind: type[Any]) -> Any:
-    raw = top.get(name)
-    if raw is None:
-        return None
-    try:
-        return _decoders[kind](raw)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"`{name}`: {_plain(error)}", param=_param(name, error)) from error
-
-
 def _content(content: Any, where: str) -> Iterable[Block]:
     if content is None or content is msgspec.UNSET:
         return ()
@@ -440,6 +466,8 @@ def _with_arguments(message: Message) -> Message:
 
 
 _AT = re.compile(r" - at `\$(.*?)`$")
+# A field of a request, or one message of it.
+_FIELD = re.compile(r"\w+(\[\d+\])?")
 
 
 def _plain(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.routing.encoder import EncoderFailed
 from gateway.routing.encoders.thread import EncoderThread
-from gateway.routing.encoders.weights import packaged
+from gateway.routing.encoders.weights import give_back, packaged
 from gateway.routing.encoders.window import both_ends, ends_of_text
 from gateway.routing.scripts import is_latin
 
@@ -70,6 +70,7 @@ class MiniLMEncoder:
         except (ImportError, OSError, ValueError, RuntimeError) as error:
             raise EncoderFailed(f"encoder 'minilm' does not load: {error}") from error
         self._session, self._tokenizer = session, tokenizer
+        give_back()
 
     def reads(self, text: str) -> bool:
         """Whether every letter is Latin."""

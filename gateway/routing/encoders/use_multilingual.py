@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.routing.encoder import EncoderFailed
 from gateway.routing.encoders.thread import EncoderThread
-from gateway.routing.encoders.weights import packaged
+from gateway.routing.encoders.weights import give_back, packaged
 from gateway.routing.encoders.window import ends_of_text
 from gateway.routing.scripts import counted, letters
 
@@ -59,6 +59,7 @@ class MultilingualEncoder:
         except (ImportError, OSError, ValueError, KeyError, AttributeError) as error:
             raise EncoderFailed(f"{_DISTRIBUTION} does not load: {error}") from error
         self._model = model
+        give_back()
 
     def reads(self, text: str) -> bool:
         """Whether most letters are of scripts the model was trained on; a text without letters is read too."""

@@ -9,7 +9,7 @@ import asyncio
 import difflib
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ class _Tool:
     declaration: Declaration
     signature: Signature
     spec: ToolSpec
-    is_async: bool
+    # On the event loop, where it is a coroutine function.
+    contained: Callable[..., Awaitable[Any]] | None
 
 
 # Inside the class `list` is the seam's method.
@@ -189,9 +190,11 @@ class PythonProvider:
         """
         assert self._tools is not None, "list() or open() comes first"
         chosen = self._tools[name]
-        bound = chosen.signature.bind(arguments, replace(context, resources=self._resources))
-        if chosen.is_async:
-            return await self._run(chosen.declaration.function, bound, is_async=True)
+        if chosen.signature.context is not None:
+            context = replace(context, resources=self._resources)
+        bound = chosen.signature.bind(arguments, context)
+        if chosen.contained is not None:
+            return await chosen.contained(**bound)
         try:
             wait_s = chosen.spec.timeout_s * _WAITS
             value = await self._threads.run_within(wait_s, chosen.declaration.function, **bound)
@@ -345,7 +348,8 @@ class PythonProvider:
             confidence_gate=declaration.confidence_gate,
             compensate=_compensation(declaration),
         )
-        return _Tool(declaration, signature, spec, inspect.iscoroutinefunction(function))
+        on_loop = contained(function) if inspect.iscoroutinefunction(function) else None
+        return _Tool(declaration, signature, spec, on_loop)
 
 
 def _misspelt_hooks(module: Any) -> _ProblemList:
