@@ -161,10 +161,12 @@ class LitellmBackend:
             while (piece := await pieces.next(wait_s)) is not None:
                 wait_s = self._config.idle_timeout_s
                 # Most pieces only bring more text, and look like the one before.
-                if (chunk := normaliser.scan(piece)) is None:
-                    heard.take(delta_in(piece))
-                    chunk = normaliser.feed(decode_chunk(piece))
-                    finished = finished or any(choice.finish_reason for choice in chunk.choices)
+                if (run := normaliser.runs.scan((piece,), 0)) is not None:
+                    yield (run[0],)
+                    continue
+                heard.take(delta_in(piece))
+                chunk = normaliser.feed(decode_chunk(piece))
+                finished = finished or any(choice.finish_reason for choice in chunk.choices)
                 yield (chunk,)
             self._thoughts.keep(call.trace_id, heard)
         except TimeoutError as error:
