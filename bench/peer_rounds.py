@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from time import monotonic
 from typing import Final
 
 from bench.load import Load, closed_loop
@@ -18,6 +19,9 @@ _WARM_UP_S: Final = 0.5
 # LiteLLM keeps up with no more.
 _LIGHT: Final = 50
 _LIGHTER: Final = 20
+# A peer that uses less than this in a second with a handful of requests has loaded what it loads behind its first answers.
+_IDLE_CPU_S: Final = 0.2
+_LOADED_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,14 @@ async def lightly(peer: Peer, subject: Subject, mock: Subject, seconds: float, f
 
 
 async def settled(peer: Peer, subject: Subject) -> None:
-    """Ask until what is measured is the usual: every prompt that comes again is known."""
+    """Ask until what is measured is the usual: nothing is loaded behind any more, every prompt that comes again is known."""
     targets = {"": Target(subject.url, asking(peer, subject.url, stream=False))}
+    deadline = monotonic() + _LOADED_S
+    used = subject.cpu_s()
+    while monotonic() < deadline:
+        await open_loop(targets, rate=5, seconds=1)
+        before, used = used, subject.cpu_s()
+        if used - before < _IDLE_CPU_S:
+            break
     for _ in range(3 if peer.different else 1):
         await open_loop(targets, rate=100, seconds=(peer.different or 20) / 100)
