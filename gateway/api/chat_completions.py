@@ -108,11 +108,7 @@ class ChatCompletions:
             cycle.fail(describe(error))
             return
         exchange = _Exchange(self._turns, cycle, send, principal, request, body, wishes, origin, self._silence_s)
-        cycle.on_gone = exchange.left
-        try:
-            await exchange.run()
-        finally:
-            cycle.on_gone = None
+        await exchange.run()
 
 
 class _Exchange:
@@ -148,6 +144,7 @@ class _Exchange:
 
     async def run(self) -> None:
         """Run the turn, and answer."""
+        self._cycle.on_gone = self._left
         try:
             await self._turns.answer(
                 self._cycle.trace_id,
@@ -187,6 +184,7 @@ class _Exchange:
             assert self._task is not None
             self._task.uncancel()
         finally:
+            self._cycle.on_gone = None
             if self._stream is not None:
                 self._stream.close()
 
@@ -231,7 +229,7 @@ class _Exchange:
         # The event loop writes when it comes round: what is left to do for the turn is done after that.
         await asyncio.sleep(0)
 
-    def left(self) -> None:
+    def _left(self) -> None:
         """The client has gone away: nobody waits for the answer any more."""
         if self._answered or (self._stream is not None and self._stream.ended):
             return

@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
             self._scope = self._scope_of(*asked)
             self._asked = asked
         scope = self._scope.copy()
-        scope["headers"] = self._headers
+        scope["headers"] = self._headers.copy()  # what a chunked body has behind it is no part of the head
         cycle = Cycle(self, scope["method"], version, keep_alive=version != "1.0" and parser.should_keep_alive())
         scope[CYCLE] = cycle
         self._newest = cycle

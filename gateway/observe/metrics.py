@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from gateway.config.versions import Version
 from gateway.observe.encoding import LAST
 from gateway.observe.events import Recorder
-from gateway.observe.tally import MOST_NEW, Count, Counter, Histogram
+from gateway.observe.tally import Count, Counter, Histogram
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OTHER: Final = "other"
@@ -98,8 +98,9 @@ _MEASURED: Final = (
 _DECIDED: Final = ("route", "strategy", "cached")
 # What is counted of nearly all turns.
 _PLAIN: Final = ["decision.made", "round.answered"]
-# Label values that are remembered.
+# Label values that are remembered, and turns of the same labels that wait to be counted.
 _MOST_KEPT: Final = 4096
+_MOST_ALIKE: Final = 64
 # Shapes of traces that are remembered, and the events of the longest.
 _MOST_SHAPES: Final = 256
 _LONGEST_SHAPE: Final = 64
@@ -339,7 +340,7 @@ class Metrics:
                 self._fold()
             alike = self._alike[labels] = _Alike(endpoint, made, by, last, [])
         alike.measured.append(_measured(last))
-        if len(alike.measured) >= MOST_NEW:
+        if len(alike.measured) >= _MOST_ALIKE:
             self._count_alike(alike)
 
     def _shape(self, names: tuple[str, ...]) -> _Shape:

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
 # Values that wait to be sorted into buckets.
-MOST_NEW: Final = 1024
+_MOST_NEW: Final = 1024
 
 
 class Count:
@@ -53,7 +53,7 @@ class Distribution:
     def add(self, values: Iterable[float]) -> None:
         """Count values."""
         self._new += values
-        if len(self._new) >= MOST_NEW:
+        if len(self._new) >= _MOST_NEW:
             self._fold()
 
     def _fold(self) -> None:

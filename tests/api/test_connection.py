@@ -280,3 +280,21 @@ async def test_a_name_with_a_line_break_makes_no_header(tmp_path: Path) -> None:
                 status, headers, _ = await on.post("/v1/chat/completions", {**json.loads(BODY), "model": broken})
                 assert "x-evil" not in headers
                 assert status != 200
+
+
+async def test_what_stands_behind_a_chunked_body_is_no_header(tmp_path: Path) -> None:
+    """A proxy that checks heads lets it pass."""
+    async with ScriptedUpstream(then=answer("hello")) as upstream:
+        config = native_config(upstream.base_url, keys={"static": {"app": {"key": "sk-app", "roles": ["set_user"]}}})
+        async with serving(tmp_path, config) as on, line(on) as client:
+            for key, trailer, expected in (
+                ("", "Authorization: Bearer sk-app", 401),
+                ("Authorization: Bearer sk-app\r\n", "X-Gateway-User: mallory", 200),
+            ):
+                start = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{key}Transfer-Encoding: chunked\r\n\r\n"
+                client.writer.write(start.encode() + b"%x\r\n%b\r\n0\r\n" % (len(BODY), BODY))
+                client.writer.write(f"{trailer}\r\n\r\n".encode())
+                status, _ = await client.answer()
+                assert status == expected
+            traces = (await on.get("/v1/traces", authorization="Bearer sk-app"))[2]["data"]
+            assert [trace["user"] for trace in traces if trace["status"] == 200] == [None]

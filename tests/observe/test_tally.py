@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 from prometheus_client.registry import CollectorRegistry
 
-from gateway.observe.tally import MOST_NEW, Distribution, Histogram
+from gateway.observe.tally import _MOST_NEW, Distribution, Histogram
 
 BOUNDS = (0.5, 1.0, 2.5)
 
@@ -36,7 +36,7 @@ def test_values_folded_now_and_then_are_counted_as_if_one_by_one() -> None:
 
 def test_values_that_nobody_reads_do_not_pile_up() -> None:
     seen = Distribution(BOUNDS)
-    for _ in range(MOST_NEW * 3 + 5):
+    for _ in range(_MOST_NEW * 3 + 5):
         seen.observe(1.0)
     assert len(seen._new) == 5
 
