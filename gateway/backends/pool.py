@@ -225,7 +225,8 @@ async def _unveiled(
     async with aclosing(batches):
         async for batch in batches:
             if shown := veil.feed(batch):
-                yield shown
+                # A batch of its own, also where nothing in it had to be shown: what a tap lets through is never unveiled.
+                yield list(shown)
 
 
 def _usage(held: Sequence[Chunk]) -> Usage | None:
