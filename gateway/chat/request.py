@@ -5,7 +5,9 @@ Pure values; the codecs make them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Final
 
 import msgspec
 
@@ -17,6 +19,11 @@ class ClientTool(msgspec.Struct, frozen=True):
 
     name: str
     wire: bytes
+
+
+# For `map`, as in `blocks.py`: agents send a hundred tools with every request.
+tool_name_of: Final[Callable[[ClientTool], str]] = attrgetter("name")
+tool_wire_of: Final[Callable[[ClientTool], bytes]] = attrgetter("wire")
 
 
 class ToolChoice(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from msgspec import field
 
 from gateway.backends.pool import Pool
 from gateway.chat.blocks import Message
-from gateway.chat.request import ChatRequest
+from gateway.chat.request import ChatRequest, tool_name_of
 from gateway.chat.usage import Usage
 from gateway.config.approvals import OnFailure
 from gateway.config.models import CacheConfig
@@ -293,4 +293,4 @@ class Turn(msgspec.Struct, eq=False):
     def client_tools(self) -> frozenset[str]:
         """Names of the tools the client will run itself."""
         tools = self.request.tools
-        return frozenset([tool.name for tool in tools]) if tools else _NO_NAMES
+        return frozenset(map(tool_name_of, tools)) if tools else _NO_NAMES

@@ -94,7 +94,7 @@ class ModelCalls:
         if turn.offered and turn.client_tools and message.tool_calls:
             ids = [call.id for call in message.tool_calls]
             message = renamed(message, await self._taken(turn, ids))
-        done = _round(asked, message, answer.finish_reason, answer.usage, answer=answer)
+        done = _round(asked, message, answer.finish_reason, answer.usage, answer)
         self._answered(turn, done, started, None, got.attempt)
         return done
 
@@ -225,8 +225,8 @@ def _round(
     message: Message,
     finish_reason: str | None,
     usage: Usage | None,
-    *,
     answer: Answer | None = None,
+    *,
     recorded: RecordedRound | None = None,
     choices: tuple[Choice, ...] = (),
     tokens: Sequence[Token] = (),
@@ -243,7 +243,7 @@ def _round(
         recorded,
         choices,
         withheld,
-        tuple(tokens),
+        tuple(tokens) if tokens else (),
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from gateway.chat.blocks import Message, ToolResult, role_of
 from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
-from gateway.chat.request import ChatRequest
+from gateway.chat.request import ChatRequest, tool_name_of, tool_wire_of
 from gateway.clock import Clock
 from gateway.config.models import CacheConfig
 from gateway.config.names import WILDCARD, Meant
@@ -270,7 +270,7 @@ async def _equip(turn: Turn, wishes: Wishes, named: tuple[str, ...], before: Hel
         turn.pin = pinned(turn.decision, meant, turn.terms.route, offer)
     offer, confidence = _confident(offer, snapshot)
     offered = offer.tools
-    wires = ToolWires(tuple([tool.wire for tool in request.tools]), tuple(offered.items()))
+    wires = ToolWires(tuple(map(tool_wire_of, request.tools)), tuple(offered.items()))
     whole = wires.whole
     has_tools = whole is not None
     turn.choice = first_choice(request, turn.terms.route, offered, has_tools=has_tools)
@@ -288,7 +288,7 @@ async def _equip(turn: Turn, wishes: Wishes, named: tuple[str, ...], before: Hel
     if offered:
         turn.shows_tools = wishes.events
         turn.messages = with_system_text(turn.messages, OPERATOR_TEXT)
-        turn.offered = {**offered, **snapshot.tools.short_offer(offered, [tool.name for tool in request.tools])}
+        turn.offered = {**offered, **snapshot.tools.short_offer(offered, [*map(tool_name_of, request.tools)])}
         turn.may_read(handles_in(_results_in(turn.messages)))
 
 

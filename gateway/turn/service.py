@@ -15,7 +15,7 @@ import msgspec
 from gateway.chat.blocks import Message, wire_of
 from gateway.chat.codecs.chat_completions import encode_message
 from gateway.chat.normalise import read_answer, read_choices
-from gateway.chat.request import ChatRequest
+from gateway.chat.request import ChatRequest, tool_name_of
 from gateway.clock import Clock, within
 from gateway.config.versions import Versioned
 from gateway.errors import GatewayError, HookFailed, UpstreamUnavailable
@@ -159,7 +159,8 @@ class Turns:
             raise
         else:
             summary = self._summary(request, principal, turn, started, 200, ended)
-            record.emit("turn.finished", **summary, finish_reason=result.finish_reason)
+            summary["finish_reason"] = result.finish_reason
+            record.emit("turn.finished", **summary)
             if turn.terms.looks_back and turn.window is not None:
                 self._scribe.behind(turn, result.message)
         finally:
@@ -304,7 +305,7 @@ class Turns:
             model=request.model,
             stream=request.stream,
             messages=_as_they_came(request.messages),
-            tools=[tool.name for tool in request.tools] if request.tools else [],
+            tools=[*map(tool_name_of, request.tools)],
             fields=request.fields,
         )
         return record
