@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
         if response is None:
             self.close()
             return
-        over = response.complete
+        over = response.complete  # by a name of its own: the type checker would hold it for settled below
         if over:
             self.usable = False
             return
@@ -356,16 +356,18 @@ class Http1:
     Args:
         url: where to post.
         headers: sent with every request, by lower-case names; a user and password in the URL stand in for `authorization`.
+        tls: how certificates are checked, where not as the system has it.
 
     Raises:
         ValueError: a header cannot be sent.
     """
 
-    def __init__(self, url: URL, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: URL, headers: Mapping[str, str], *, tls: ssl.SSLContext | None = None) -> None:
         assert url.raw_host is not None
         assert url.port is not None
         self._host, self._port = url.raw_host, url.port
         self._tls = url.scheme == "https"
+        self._checked = tls
         named = f"[{self._host}]" if ":" in self._host else self._host
         host = named if url.is_default_port() else f"{named}:{self._port}"
         sent = {"host": host, **headers}
@@ -458,7 +460,7 @@ class Http1:
             sock = await start_connection(addresses, happy_eyeballs_delay=_SECOND_S, interleave=1, loop=loop)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                tls = await asyncio.to_thread(_tls_context) if self._tls else None
+                tls = self._checked or await asyncio.to_thread(_tls_context) if self._tls else None
                 _, connection = await loop.create_connection(
                     lambda: Connection(self, loop), sock=sock, ssl=tls, server_hostname=self._host if tls else None
                 )

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -18,8 +18,12 @@ import msgspec
 from yarl import URL
 
 from gateway.backends.backend import ModelCall
-from gateway.backends.litellm_errors import translate
+from gateway.backends.http1 import CutOff, HttpFailed
+from gateway.backends.litellm_direct import Direct
+from gateway.backends.litellm_errors import InStream, translate
+from gateway.backends.litellm_exchange import NotSent
 from gateway.backends.litellm_losses import refuse_losses, said_as_text
+from gateway.backends.litellm_pieces import Pieces, Plain, delta_in
 from gateway.backends.litellm_setup import ENVIRONMENT, set_up
 from gateway.backends.litellm_thoughts import Heard, Thoughts
 from gateway.backends.secrets import Secrets
@@ -30,8 +34,9 @@ from gateway.chat.normalise import NotAnAnswer, normalise_answer
 from gateway.chat.normalise_stream import StreamNormaliser
 from gateway.chat.parameters import renamed, with_defaults
 from gateway.chat.reasoning import REASONING_CONTENT, encode_with_reasoning
+from gateway.chat.sse import EventTooLarge
 from gateway.config.models import BackendConfig
-from gateway.errors import GatewayError, UpstreamBroken, UpstreamTimeout
+from gateway.errors import GatewayError, UpstreamBroken, UpstreamError, UpstreamTimeout
 from gateway.ids import new_call_id
 
 # Fields of a request that litellm knows as OpenAI's own. Everything else a client sends goes into the provider's body and
@@ -86,7 +91,7 @@ class LitellmBackend:
     """
 
     # litellm keeps its connections in a cache of the whole process, so whoever closes last has to know that he is last.
-    _open: ClassVar[set[int]] = set()
+    _open_backends: ClassVar[set[int]] = set()
     # One import for all of them: others would wait for it, each in a thread that somebody else needs.
     _importing: ClassVar[asyncio.Task[Any] | None] = None
 
@@ -109,6 +114,7 @@ class LitellmBackend:
         )
         self._thoughts = Thoughts()
         self._litellm: Any = None
+        self._direct: Direct | None = None
 
     @property
     def name(self) -> str:
@@ -126,10 +132,10 @@ class LitellmBackend:
             UpstreamError: or one of its children, or `ContextTooLong`.
         """
         limit_s = min(call.timeout_s, self._config.timeout_s)
+        until = asyncio.get_running_loop().time() + limit_s
         try:
-            async with asyncio.timeout(limit_s):
-                litellm = await self._load()
-                response = await litellm.acompletion(**self._arguments(call, limit_s))
+            await self._load(until)
+            response = await self._ask(call, limit_s, until)
             whole = response.model_dump(mode="json", warnings=False)
             self._keep_thoughts(call, whole)
             return normalise_answer(_encode(whole), new_call_id)
@@ -143,21 +149,47 @@ class LitellmBackend:
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
         normaliser = StreamNormaliser(new_call_id)
+        heard = Heard()
         finished = False
-        source = self._chunks(call)
+        now = asyncio.get_running_loop().time
+        wait_s = call.timeout_s
+        pieces: Pieces | None = None
         try:
-            async for chunk in source:
+            await self._load(now() + wait_s)
+            wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
+            pieces = await self._open(call, now() + wait_s)
+            while (piece := await pieces.next(wait_s)) is not None:
+                wait_s = self._config.idle_timeout_s
+                # Most pieces only bring more text, and look like the one before.
+                if (run := normaliser.runs.scan((piece,), 0)) is not None:
+                    yield (run[0],)
+                    continue
+                heard.take(delta_in(piece))
+                chunk = normaliser.feed(decode_chunk(piece))
                 finished = finished or any(choice.finish_reason for choice in chunk.choices)
-                yield (normaliser.feed(chunk),)
+                yield (chunk,)
+            self._thoughts.keep(call.trace_id, heard)
+        except TimeoutError as error:
+            raise UpstreamTimeout(f"`{call.model}` sent nothing for {wait_s:g} s.") from error
+        except msgspec.DecodeError as error:
+            raise UpstreamBroken(f"`{call.model}` sent a chunk that is not a chat completion chunk.") from error
+        except EventTooLarge as error:
+            raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
+        except self._foreign() as error:
+            raise self._translated(error, call) from error
         finally:
-            await source.aclose()
+            if pieces is not None:
+                await pieces.close()
         if not finished:
             raise UpstreamBroken(f"The answer of `{call.model}` was cut off.")
 
     async def close(self) -> None:
         """Close litellm's connections, once no other backend uses them."""
-        self._open.discard(id(self))
-        if self._open:
+        self._open_backends.discard(id(self))
+        if self._direct is not None:
+            await self._direct.close()
+            self._direct = None
+        if self._open_backends:
             return
         if self._importing is not None and self._importing.get_loop() is asyncio.get_running_loop():
             self._importing.cancel()  # which changes nothing once it is done
@@ -171,44 +203,38 @@ class LitellmBackend:
         self._litellm.in_memory_llm_clients_cache.flush_cache()
         self._litellm = None
 
-    async def _chunks(self, call: ModelCall) -> AsyncGenerator[Chunk, None]:
-        wait_s = call.timeout_s
-        stream: Any = None
-        heard = Heard()
-        try:
-            async with asyncio.timeout(wait_s):
-                litellm = await self._load()
-            wait_s = min(self._config.first_token_timeout_s, call.timeout_s)
-            async with asyncio.timeout(wait_s):
-                arguments = self._arguments(call, call.timeout_s)
-                options = {**arguments.pop("stream_options", {}), "include_usage": True}
-                stream = await litellm.acompletion(**arguments, stream=True, stream_options=options)
-            pieces: AsyncIterator[Any] = aiter(stream)
-            while True:
-                async with asyncio.timeout(wait_s):
-                    piece = await anext(pieces, None)
-                if piece is None:
-                    self._thoughts.keep(call.trace_id, heard)
-                    return
-                raw = piece.model_dump(mode="json", warnings=False)
-                for choice in raw["choices"][:1]:
-                    heard.take(choice["delta"])
-                chunk = decode_chunk(_encode(raw))
-                ends = any(choice.finish_reason for choice in chunk.choices)
-                if ends and not (stream.received_any_finish_reason or stream.received_finish_reason):
-                    # litellm makes up an end where the provider sent none.
-                    raise UpstreamBroken(f"The answer of `{call.model}` was cut off.")
-                yield chunk
-                wait_s = self._config.idle_timeout_s
-        except TimeoutError as error:
-            raise UpstreamTimeout(f"`{call.model}` sent nothing for {wait_s:g} s.") from error
-        except msgspec.DecodeError as error:
-            raise UpstreamBroken(f"`{call.model}` sent a chunk that is not a chat completion chunk.") from error
-        except self._foreign() as error:
-            raise self._translated(error, call) from error
-        finally:
-            if stream is not None:
-                await stream.aclose()
+    async def _ask(self, call: ModelCall, limit_s: float, until: float) -> Any:
+        """Litellm's answer, over our own connection where that is the same."""
+        if self._direct is not None:
+            exchange = self._direct.exchange(until)
+            try:
+                return await self._direct.ask(self._arguments(call, limit_s), exchange)
+            except NotSent:
+                pass
+            finally:
+                exchange.close()
+        async with asyncio.timeout_at(until):
+            return await self._litellm.acompletion(**self._arguments(call, limit_s))
+
+    async def _open(self, call: ModelCall, until: float) -> Pieces:
+        """Litellm's stream, over our own connection where that is the same."""
+        arguments = self._streamed(call)
+        if self._direct is not None and arguments.get("n") in (None, 1):
+            exchange = self._direct.exchange(until)
+            try:
+                return await self._direct.open(arguments, exchange)
+            except BaseException as error:
+                exchange.close()
+                if not isinstance(error, NotSent):
+                    raise
+            arguments = self._streamed(call)  # litellm may have had its way with the first
+        async with asyncio.timeout_at(until):
+            return Plain(await self._litellm.acompletion(**arguments))
+
+    def _streamed(self, call: ModelCall) -> dict[str, Any]:
+        arguments = self._arguments(call, call.timeout_s)
+        options = {**arguments.pop("stream_options", {}), "include_usage": True}
+        return {**arguments, "stream": True, "stream_options": options}
 
     def _arguments(self, call: ModelCall, timeout_s: float) -> dict[str, Any]:
         asked = renamed(call.fields, self._dropped, self._config.map_params)
@@ -248,12 +274,13 @@ class LitellmBackend:
             heard.take(choice.get("message") or {})
         self._thoughts.keep(call.trace_id, heard)
 
-    async def _load(self) -> Any:
-        self._open.add(id(self))
+    async def _load(self, until: float) -> None:
+        self._open_backends.add(id(self))
         if self._litellm is None:
-            # A call that is given up must not take the import from the others.
-            self._litellm = await asyncio.shield(self._import())
-        return self._litellm
+            async with asyncio.timeout_at(until):
+                # A call that is given up must not take the import from the others.
+                self._litellm = await asyncio.shield(self._import())
+            self._direct = Direct.of(self._litellm, self._config)
 
     @classmethod
     def _import(cls) -> asyncio.Task[Any]:
@@ -274,7 +301,15 @@ class LitellmBackend:
         library = self._litellm.exceptions
         own = [kind for kind in vars(library).values() if isinstance(kind, type) and issubclass(kind, Exception)]
         stumbles = (ValueError, TypeError, LookupError, AttributeError)
-        return (library.openai.OpenAIError, library.httpx.HTTPError, aiohttp.ClientError, OSError, *own, *stumbles)
+        return (
+            *(library.openai.OpenAIError, library.httpx.HTTPError, aiohttp.ClientError, OSError, HttpFailed, InStream),
+            *own,
+            *stumbles,
+        )
 
     def _translated(self, error: Exception, call: ModelCall) -> GatewayError:
+        if isinstance(error, CutOff):
+            return UpstreamBroken(f"The answer of `{call.model}` was cut off.")
+        if isinstance(error, HttpFailed):
+            return UpstreamError(f"The connection to the upstream of `{call.model}` failed.")
         return translate(error, model=call.model, secrets=self._secrets)

@@ -48,11 +48,23 @@ _ADVICE = re.compile(r"[^.:;]*litellm.*$", re.IGNORECASE | re.DOTALL)
 _WRITING = re.compile(r"transform_request|map_openai_params|get_optional_params|^validate_(?:and_fix|chat)")
 
 
+class InStream(Exception):
+    """An error in mid-stream.
+
+    Attributes:
+        original_exception: what litellm makes of it.
+    """
+
+    def __init__(self, original_exception: Exception) -> None:
+        super().__init__(str(original_exception))
+        self.original_exception = original_exception
+
+
 def translate(error: Exception, *, model: str, secrets: Secrets) -> GatewayError:
     """The gateway's error for one of litellm's; `model` is the name the client knows."""
     names = {kind.__name__ for kind in type(error).__mro__}
     original = getattr(error, "original_exception", None)
-    if "MidStreamFallbackError" in names and isinstance(original, Exception):
+    if names & {"InStream", "MidStreamFallbackError"} and isinstance(original, Exception):
         return _in_mid_stream(original, model, secrets)
     if "LiteLLMUnknownProvider" in names:
         return UpstreamError(f"The provider configured for `{model}` is not one that litellm knows.", retryable=False)

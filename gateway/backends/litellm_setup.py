@@ -7,8 +7,13 @@ fail when a newer litellm has no such place any more.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
+
+from gateway.backends.litellm_direct import PROVIDERS
 
 # Read by litellm while it is imported: no download of price lists and the like, and `.env` is ours to read.
 ENVIRONMENT: Final = {
@@ -19,6 +24,7 @@ ENVIRONMENT: Final = {
     "LITELLM_LOCAL_BLOG_POSTS": "True",
     "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
 }
+_MODELS: Final = 256
 _CALLBACKS = ("callbacks", "input_callback", "success_callback", "failure_callback", "service_callback")
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 
@@ -40,6 +46,7 @@ def set_up(litellm: Any) -> None:
     _replace(litellm.AnthropicConfig, "transform_request", _unwrapping)
     _replace(litellm.AmazonConverseConfig, "_async_transform_request", _unwrapping)
     _replace(litellm.VertexGeminiConfig, "_check_finish_reason", _said_only)
+    _spare(litellm)
 
 
 def _fetch_nothing(litellm: Any) -> None:
@@ -77,6 +84,52 @@ def _follow_nothing(litellm: Any) -> None:
     real = getattr(own, name)
     if real.__module__ != __name__:
         setattr(own, name, staticmethod(staying(real)))
+
+
+def _spare(litellm: Any) -> None:
+    """What is done again and again for nobody is done once or not at all. A litellm without these places is but slower.
+
+    What its list says of a model is put together eight times a call, and is the same each time: a third of a translation.
+    """
+    kept = getattr(litellm.utils, "cached_get_model_info_helper", None)
+    names = getattr(litellm.llms.anthropic.common_utils, "AnthropicModelInfo", None)
+    if hasattr(names, "_model_map_lookup_candidates"):
+        _replace(names, "_model_map_lookup_candidates", _remembering)
+    # What a stream has said so far is kept for a router of litellm's own, which there is none of.
+    if hasattr(litellm.CustomStreamWrapper, "_accumulate_streamed_delta"):
+        _replace(litellm.CustomStreamWrapper, "_accumulate_streamed_delta", _not_kept)
+    # Each call asks all two hundred providers for their names, twice, by a way that takes long in Python 3.11.
+    litellm.LlmProviders.value = property(attrgetter("_value_"))
+    if kept is None:
+        return
+
+    def remembering(real: Callable[..., Any]) -> Callable[..., Any]:
+        def info(model: str, custom_llm_provider: str | None = None, *args: Any, **kwargs: Any) -> Any:
+            if args or kwargs or custom_llm_provider not in PROVIDERS:
+                return real(model, custom_llm_provider, *args, **kwargs)
+            return dict(kept(model=model, custom_llm_provider=custom_llm_provider))
+
+        return info
+
+    for module in (litellm.utils, sys.modules.get("litellm.responses.bridge_check")):
+        if hasattr(module, "get_model_info_helper"):
+            _replace(module, "get_model_info_helper", remembering)
+
+
+def _remembering(real: Callable[[str], list[str]]) -> Any:
+    known = lru_cache(maxsize=_MODELS)(real)
+
+    def names(model: str) -> list[str]:
+        return [*known(model)]
+
+    return staticmethod(names)
+
+
+def _not_kept(_: Callable[..., Any]) -> Callable[..., None]:
+    def accumulate(_stream: Any, _delta: Any) -> None:
+        return
+
+    return accumulate
 
 
 def _unwrapping(real: Callable[..., Any]) -> Callable[..., Any]:
