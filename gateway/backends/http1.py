@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
         if response is None:
             self.close()
             return
-        over = response.complete
+        over = response.complete  # by a name of its own: the type checker would hold it for settled below
         if over:
             self.usable = False
             return

@@ -225,7 +225,8 @@ async def _unveiled(
     async with aclosing(batches):
         async for batch in batches:
             if shown := veil.feed(batch):
-                yield shown
+                # A batch of its own: nothing may pass unseen that may have to be given back.
+                yield [*shown]
 
 
 def _usage(held: Sequence[Chunk]) -> Usage | None:

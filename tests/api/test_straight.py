@@ -13,9 +13,9 @@ import pytest
 from gateway.backends.tap import Tap
 from tests.chat.recordings import needs_recordings, upstream_streams
 from tests.frames import DONE, Frame, d, f, u, words
-from tests.replies import Step
+from tests.replies import Reply, Step
 from tests.serving import Served, native_config, serving
-from tests.upstream import Pause, ScriptedUpstream, Stall, stream
+from tests.upstream import Pause, ScriptedUpstream, Stall, UpstreamRequest, stream
 
 HI: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 HOOK = """
@@ -207,3 +207,17 @@ async def test_what_somebody_has_to_look_at_does_not_pass(tmp_path: Path, passed
         _, body = await asked(on, model="auto")
         assert not passed
         assert b"".join(re.findall(rb'"content": ?"([^"]*)"', body)) == b"some words that were sent"
+
+
+async def test_what_was_masked_is_unmasked_before_it_is_sent(tmp_path: Path, passed: list[int]) -> None:
+    def echo(request: UpstreamRequest) -> Reply:
+        said = f"it begins plainly and then {request.messages[-1]['content']} goes on"
+        return stream(*slowly(*words(said), f("stop"), DONE))
+
+    private: dict[str, Any] = {"privacy": {"mode": "mask"}}
+    async with ScriptedUpstream(then=echo) as upstream, serving(tmp_path, config(upstream, **private)) as on:
+        _, body = await asked(on, messages=[{"role": "user", "content": "13812345678"}])
+        assert b"13812345678" not in upstream.requests[0].raw
+        assert b"[[" not in body
+        assert b"13812345678" in b"".join(re.findall(rb'"content": ?"([^"]*)"', body))
+        assert not passed
