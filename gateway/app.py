@@ -40,6 +40,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.redaction import Redactor, secrets_of
 from gateway.observe.trace import TraceWriter
 from gateway.observe.usage import UsageWriter
+from gateway.routing.encoders.registry import Encoders
 from gateway.routing.router import Router
 from gateway.runs.approved import ApprovedHandler
 from gateway.runs.compensation import CompensationHandler
@@ -114,6 +115,7 @@ async def open_gateway(
     executes: bool | None = None,
     pace: Pace = USUAL_PACE,
     listening: asyncio.Event | None = None,
+    encoders: Encoders | None = None,
 ) -> AsyncIterator[Gateway]:
     """Build everything, serve while the caller holds it, close everything in reverse.
 
@@ -129,6 +131,7 @@ async def open_gateway(
         executes: whether this process executes background runs; by default where no queue is shared with others.
         pace: of leases and looks.
         listening: set once connections are accepted, which the encoder's loading waits for; None: it waits for nothing.
+        encoders: those that are loaded already; closed with the gateway.
 
     Raises:
         ConfigError: the files or the environment are wrong.
@@ -147,6 +150,7 @@ async def open_gateway(
             root=root,
             book=book,
             secret=partial(read_secret, settings.gateway_privacy_key),
+            encoders=encoders,
         )
         stack.push_async_callback(builder.close)
         own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config

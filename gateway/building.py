@@ -78,6 +78,7 @@ class Builder:
         offline: as in `prove`; such snapshots serve nobody.
         book: the keys of the database, or None where there is none to ask.
         secret: reads what placeholders are made with, for the database's URL; None for one of this process's own.
+        encoders: those that are there already, to be closed with the builder.
 
     Attributes:
         root: what relative paths of the configuration start from.
@@ -99,6 +100,7 @@ class Builder:
         offline: bool = False,
         book: KeyBook | None = None,
         secret: Callable[[str], Secret] | None = None,
+        encoders: Encoders | None = None,
     ) -> None:
         self._config_path = config_path
         self._routes_path = routes_path
@@ -106,7 +108,7 @@ class Builder:
         self._clock = clock
         self._host = host
         self.root = root or Path()
-        self._encoders = Encoders()
+        self._encoders = encoders or Encoders()
         self._fits = Fits()
         self._shelf = BackendShelf()
         self.threads = Threads()

@@ -33,7 +33,6 @@ class Job(msgspec.Struct, frozen=True, tag=True):
         routes: the folder of routes.
         files: what they held when all of it began, so that one that is replaced can start while they are being edited.
         host: the address that the socket is bound to.
-        listener: the file descriptor of the socket that all share.
         redis: the embedded server's URL, or None where the configuration names one.
         folder: the embedded server's folder, to remove where the supervisor cannot any more.
     """
@@ -43,7 +42,6 @@ class Job(msgspec.Struct, frozen=True, tag=True):
     routes: str
     files: Files
     host: str
-    listener: int
     redis: str | None
     folder: str | None
 

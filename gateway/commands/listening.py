@@ -24,6 +24,7 @@ from gateway.config.models import ServerConfig
 
 # What tools have left running may take as long as this to end by itself.
 LEAVE_S: Final = 5.0
+_MOST_FILES: Final = 65_536
 
 _TRY = """\
 Hermes Gateway serves on {at}
@@ -56,6 +57,21 @@ def bound(host: str, port: int) -> socket.socket | None:
     # uvicorn leaves it open to every program that is started from here: one that lives on would keep the port.
     sock.set_inheritable(False)
     return sock
+
+
+def allow_connections() -> None:
+    """Let this process, and those it starts, have as many files and connections open as its user may, up to 65,536.
+
+    Many systems allow 1,024 at first: 500 clients, each with a connection to an upstream.
+    """
+    # Windows has no such limit, and another way to ask for it.
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def end_within(seconds: float, code: int) -> None:

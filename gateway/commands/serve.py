@@ -10,7 +10,7 @@ import uvloop
 
 from gateway.app import open_gateway
 from gateway.commands.files import paths_of, settings_of, tell
-from gateway.commands.listening import LEAVE_S, Server, bound, end_within, how_to_try, url_of
+from gateway.commands.listening import LEAVE_S, Server, allow_connections, bound, end_within, how_to_try, url_of
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.settings import Settings
 
@@ -19,6 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     try:
         settings = settings_of()
+        allow_connections()
         if arguments.workers > 1:
             # What it imports is nothing that one process needs.
             from gateway.commands.supervisor import supervise

@@ -1,6 +1,6 @@
 """One of several processes of `serve`: a gateway on the socket that all of them share.
 
-Knows what its supervisor tells it. Started by `supervisor.py` alone: `main` gets the file descriptor of its wire.
+Knows what its supervisor tells it. Begun by `children.py` alone.
 """
 
 from __future__ import annotations
@@ -35,18 +35,25 @@ from gateway.commands.control import (
 )
 from gateway.commands.listening import LEAVE_S, Server, end_within
 from gateway.errors import ConfigError, GatewayError, StoreUnavailable
+from gateway.routing.encoders.registry import Encoders
 from gateway.settings import Settings, read_settings
 
 # Seconds between two looks at whether this worker may decide.
 _LOOK_S: Final = 0.05
 
 
-def main(descriptor: int) -> int:
-    """Serve until told to stop; the exit code."""
-    return uvloop.run(_work(_handed(descriptor)))
+def main(wire: int, listener: int, encoders: Encoders | None = None) -> int:
+    """Serve until told to stop; the exit code.
+
+    Args:
+        wire: the file descriptor of the wire to the supervisor.
+        listener: that of the socket that all workers share.
+        encoders: those that were loaded for all workers.
+    """
+    return uvloop.run(_work(_handed(wire), _handed(listener), encoders))
 
 
-async def _work(wire: socket.socket) -> int:
+async def _work(wire: socket.socket, listener: socket.socket, encoders: Encoders | None) -> int:
     channel = await Channel.over(wire)
     job = await channel.receive()
     if not isinstance(job, Job):
@@ -59,7 +66,7 @@ async def _work(wire: socket.socket) -> int:
         settings = read_settings()
         if job.redis is not None:
             settings = settings.model_copy(update={"redis_url": job.redis})
-        return await _serve(job, settings, channel, siblings)
+        return await _serve(job, settings, channel, siblings, listener, encoders)
     except ConfigError as error:
         await channel.send(Failed(error.message))
         return 1
@@ -75,7 +82,14 @@ async def _work(wire: socket.socket) -> int:
             await asyncio.to_thread(shutil.rmtree, job.folder, ignore_errors=True)
 
 
-async def _serve(job: Job, settings: Settings, channel: Channel, siblings: Siblings) -> int:
+async def _serve(
+    job: Job,
+    settings: Settings,
+    channel: Channel,
+    siblings: Siblings,
+    listener: socket.socket,
+    encoders: Encoders | None,
+) -> int:
     async with open_gateway(
         Path(job.config),
         Path(job.routes),
@@ -85,6 +99,7 @@ async def _serve(job: Job, settings: Settings, channel: Channel, siblings: Sibli
         siblings=siblings,
         # Nobody but these processes reaches a server that the supervisor embeds.
         executes=job.redis is not None,
+        encoders=encoders,
     ) as gateway:
         siblings.answers.update(gateway.together.answers)
         snapshot = gateway.versions.current
@@ -102,7 +117,7 @@ async def _serve(job: Job, settings: Settings, channel: Channel, siblings: Sibli
             telling.append(asyncio.create_task(channel.send(Listening()), name="listening"))
 
         server = Server(gateway.app, snapshot.config.server, gateway.drain, listening)
-        await server.serve_on(_handed(job.listener))
+        await server.serve_on(listener)
     code = 0 if server.came_up else 1
     end_within(LEAVE_S, code)
     return code

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import sys
@@ -19,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from gateway.commands.children import Children, Process, encoder_of
 from gateway.commands.control import (
     Answer,
     Ask,
@@ -46,8 +46,6 @@ from gateway.store.valkey import ValkeyBundles
 
 _log = structlog.stdlib.get_logger("gateway.workers")
 
-# Runs a worker with exactly the modules that this process finds, wherever it was started from.
-_WORKER: Final = "import sys; sys.path[:] = sys.argv[2:]; from gateway.commands.loading import loaded; sys.exit(loaded('gateway.commands.serve_worker').main(int(sys.argv[1])))"
 # Seconds before one that ended is started again: none for one that had served a while, else more each time.
 _STEADY_S: Final = 60.0
 _PAUSE_S: Final = 0.5
@@ -83,6 +81,9 @@ async def supervise(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"Cannot listen on {url_of(host, port)}.", file=sys.stderr)
             return 1
         stack.enter_context(sock)
+        children = Children(sock, encoder_of(bundle))
+        stack.push_async_callback(children.close)
+        await children.open()
         embedded = EmbeddedValkey() if config.storage.redis is None else None
         if embedded is not None:
             stack.push_async_callback(embedded.close)
@@ -94,7 +95,7 @@ async def supervise(arguments: argparse.Namespace, settings: Settings) -> int:
             # Else its first reload would wait until leases have run out that nobody ever held.
             await leases.declare_new()
         place = _Place(str(config_path), str(routes_path), bundle.files, host)
-        supervisor = Supervisor(arguments.workers, sock, leases, embedded, place)
+        supervisor = Supervisor(arguments.workers, sock, leases, embedded, place, children)
         return await supervisor.run()
 
 
@@ -120,7 +121,7 @@ class _Worker:
     """
 
     number: int
-    process: asyncio.subprocess.Process
+    process: Process
     channel: Channel
     prepared: Prepared | None = None
     proved: bool = False
@@ -138,6 +139,7 @@ class Supervisor:
         leases: ValkeyBundles,
         embedded: EmbeddedValkey | None,
         place: _Place,
+        children: Children,
     ) -> None:
         """Nothing runs yet.
 
@@ -147,7 +149,9 @@ class Supervisor:
             leases: where those of workers that ended are given back.
             embedded: the server that is this process's to look after, if it is.
             place: what they serve.
+            children: begins their processes.
         """
+        self._children = children
         self._count = workers
         self._sock = sock
         self._leases = leases
@@ -227,19 +231,11 @@ class Supervisor:
         """One process from its start to its end; its exit code, and why it could not start if it said so."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", _WORKER, str(theirs.fileno()), *sys.path),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._sock.fileno()),
-                # Whoever sees a connection first takes one, not all that wait: they spread over the workers.
-                env={**os.environ, "UV_TCP_SINGLE_ACCEPT": "1"},
-                # What is typed in a terminal is this process's to hear: workers would otherwise be told twice.
-                start_new_session=True,
-            )
+            process = await self._children.begin(theirs)
         worker = _Worker(number, process, await Channel.over(ours))
         self._workers[number] = worker
         if self._stopping.is_set():
-            process.terminate()
+            process.send_signal(signal.SIGTERM)
         failure = None
         try:
             await worker.channel.send(self._job(number))
@@ -251,7 +247,7 @@ class Supervisor:
         finally:
             del self._workers[number]
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                process.send_signal(signal.SIGKILL)
             await process.wait()
             await worker.channel.close()
             if worker.prepared is not None:
@@ -268,7 +264,6 @@ class Supervisor:
             routes=place.routes,
             files=place.files,
             host=place.host,
-            listener=self._sock.fileno(),
             redis=embedded.url if embedded is not None else None,
             folder=str(embedded.folder) if embedded is not None else None,
         )

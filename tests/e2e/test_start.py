@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.serving import Served, native_config, serving
 from tests.upstream import ScriptedUpstream, answer
 
@@ -34,6 +36,15 @@ server.config.lifespan_class(server.config)
 assert server.config.loaded and server.config.asgi_version == "3.0" and server.config.loaded_app is app
 unwanted = {"uvicorn.main", "click", "multiprocessing", "websockets"} & set(sys.modules)
 assert not unwanted, unwanted
+"""
+
+FILES = """
+import resource
+from gateway.commands.listening import allow_connections
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard) if hard >= 0 else 256, hard))
+allow_connections()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 
@@ -65,3 +76,13 @@ def test_a_server_that_is_about_to_serve_imports_nothing_of_uvicorns_command() -
         [sys.executable, "-c", SERVER], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_as_many_connections_are_allowed_as_the_system_lets() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FILES], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    soft, hard = map(int, done.stdout.split())
+    assert soft == min(65_536, hard if hard >= 0 else 65_536)

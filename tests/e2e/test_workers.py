@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +24,9 @@ from tests.e2e.program import Program, program, run
 from tests.e2e.reload_drill import state, write_files
 from tests.replicas import until
 from tests.upstream import ScriptedUpstream, answer
+
+# Beside workers the supervisor has the server they agree by and, on Linux, the nursery that forks them.
+ALSO = 2 if sys.platform == "linux" else 1
 
 CONFIG = """\
 config: {{lease_s: {lease_s}}}
@@ -138,7 +142,7 @@ async def test_a_killed_worker_is_replaced_and_the_end_lets_every_request_finish
         write(tmp_path, upstream.base_url)
         with group(tmp_path) as running:
             pids = below(running.process.pid)
-            assert len(pids) == 3, "two workers and the server they agree by"
+            assert len(pids) == 2 + ALSO, "two workers, the server they agree by, and where workers come from"
 
             async def hold(count: int) -> list[asyncio.Task[str]]:
                 """So many requests that wait for the upstream."""
@@ -207,7 +211,7 @@ async def test_workers_and_their_server_end_with_a_supervisor_that_was_killed(tm
     write(tmp_path)
     with group(tmp_path) as running:
         pids = below(running.process.pid)
-        assert len(pids) == 3
+        assert len(pids) == 2 + ALSO
         running.process.kill()
         await until(lambda: _is(not there(pids)))
         assert list((tmp_path / "tmp").iterdir()) == []
@@ -234,6 +238,99 @@ async def test_a_replaced_worker_serves_what_is_active_though_the_files_are_bein
                 return len(versions) == 1 and int(versions.pop().split("-")[0]) > int(before.split("-")[0])
 
             await until(published_again)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers do not fork")
+@pytest.mark.timeout(300)
+async def test_workers_share_what_was_loaded_once_and_differ_in_what_they_make(tmp_path: Path) -> None:
+    write(tmp_path)
+    config = tmp_path / "config" / "gateway.yaml"
+    config.write_text(config.read_text().replace("enabled: false", "encoder: minilm"))
+    (tmp_path / "routes" / "pay.yaml").write_text(
+        "route: pay\nmodel: m\nutterances: [give me my money back, refund it]\n"
+    )
+    with group(tmp_path) as running:
+        async with client() as http:
+            traces = set()
+            for _ in range(16):
+                body = {"model": "auto", "messages": [{"role": "user", "content": "refund it"}]}
+                async with http.post(f"{running.url}/v1/chat/completions", json=body) as response:
+                    assert (response.status, response.headers["x-gateway-route"]) == (200, "pay")
+                    traces.add(response.headers["x-gateway-trace"])
+            # Chance was not forked with the rest.
+            assert len(traces) == 16
+            await until(lambda: _is(len(workers(running)) == 2))
+            served = workers(running)
+            for pid in served.values():
+                assert own_mb(pid) < 90, "the weights alone are 90 MB, and were read by somebody else"
+            # One that takes another's place loads nothing anew, and who loads may die: then workers start by themselves.
+            nursery = next(pid for pid in below(running.process.pid) if "nursery" in command(pid))
+            os.kill(served[1], signal.SIGKILL)
+            await until(lambda: _is(len(log(running, "a worker serves")) == 1), timeout_s=60)
+            os.kill(nursery, signal.SIGKILL)
+            os.kill(workers(running)[2], signal.SIGTERM)
+            await until(lambda: _is(len(log(running, "a worker serves")) == 2), timeout_s=120)
+            ended = [(line["worker"], line["code"]) for line in log(running, "a worker ended")]
+            assert ended == [(1, -signal.SIGKILL), (2, 0)]
+            assert len(log(running, "the workers' nursery does not answer")) == 1
+            async with http.get(f"{running.url}/healthz") as response:
+                assert response.status == 200
+        pids = below(running.process.pid)
+        running.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(running.process.wait, 60) == 0
+        assert there(pids) == set()
+        assert "terminate called" not in running.log
+
+
+@pytest.mark.timeout(300)
+async def test_a_limit_is_one_however_many_workers_and_connections_count_against_it(tmp_path: Path) -> None:
+    write(tmp_path)
+    limit, asked = 40, 512
+    config = tmp_path / "config" / "gateway.yaml"
+    config.write_text(
+        config.read_text()
+        + f"keys: {{auth: required, static: {{one: {{key: sk-one, limits: {{requests_per_min: {limit}}}}},"
+        " root: {key: sk-root, roles: [admin]}}}\n"
+    )
+    with group(tmp_path) as running:
+        body = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as http:
+
+            async def one() -> int:
+                headers = {"authorization": "Bearer sk-one"}
+                async with http.post(f"{running.url}/v1/chat/completions", json=body, headers=headers) as response:
+                    await response.read()
+                    return response.status
+
+            begun = time.monotonic()
+            statuses = await asyncio.gather(*(one() for _ in range(asked)))
+            seconds = time.monotonic() - begun
+            assert set(statuses) == {200, 429}
+            # A minute's requests at once, and what a minute's rate adds while the others are still being asked.
+            assert limit <= statuses.count(200) <= limit + int(seconds * limit / 60) + 1
+            async with http.get(f"{running.url}/metrics", headers={"authorization": "Bearer sk-root"}) as response:
+                text = await response.text()
+        served = [
+            line for line in text.splitlines() if line.startswith("hermes_requests_total{") and 'worker="' in line
+        ]
+        by_worker = dict.fromkeys("12", 0.0)
+        for line in served:
+            by_worker[line.split('worker="')[1][0]] += float(line.rsplit(" ", 1)[1])
+        assert sum(by_worker.values()) >= limit
+        assert min(by_worker.values()) > 0, "both took part"
+
+
+def own_mb(pid: int) -> float:
+    """Megabytes that this process has for itself alone."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    return (sizes["Private_Dirty"] + sizes["Private_Clean"]) * 1024 / 1e6
+
+
+def command(pid: int) -> str:
+    """What this process was started as; of a worker that was forked, what forked it was."""
+    return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").replace("\0", " ")
 
 
 @pytest.mark.timeout(300)

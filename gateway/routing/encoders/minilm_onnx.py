@@ -6,6 +6,7 @@ characters are unknown to its vocabulary.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,12 +51,15 @@ class MiniLMEncoder:
 
     async def load(self) -> None:
         """Check and read weights and tokeniser (about 0.4 s), once. Raises `EncoderFailed`."""
-        await self._thread.run(self._load)
+        await self._thread.run(self.read)
 
-    def _load(self) -> None:
+    def read(self) -> None:
+        """As `load`, in this thread, which it blocks; for a process that has none but this one."""
         if self._session is not None:
             return
         weights, tokens = packaged(*_WEIGHTS), packaged(*_TOKENIZER)
+        # Heeded when it is imported: nothing is told to anybody, and no thread is there for it, which no fork would bear.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         try:
             import onnxruntime
             from tokenizers import Tokenizer

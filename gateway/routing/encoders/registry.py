@@ -24,6 +24,7 @@ class Encoders:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._made: dict[str, Encoder] = {}
+        self._packaged: dict[str, MiniLMEncoder | MultilingualEncoder] = {}
 
     def get(self, encoder: str | RemoteEncoderConfig) -> Encoder:
         """The encoder that `router.semantic.encoder` says; the same object every time. Loads nothing.
@@ -36,6 +37,17 @@ class Encoders:
             self._made[name] = self._make(encoder)
         return self._made[name]
 
+    def read(self, name: str) -> None:
+        """Load a packaged encoder before it is asked, in this thread, which it blocks. Starts no thread that lives on: the
+        process may fork afterwards.
+
+        Raises:
+            EncoderFailed: its weights are missing or damaged.
+        """
+        self.get(name)
+        for each in self._packaged.values():
+            each.read()
+
     def _make(self, name: str | RemoteEncoderConfig) -> Encoder:
         match name:
             case RemoteEncoderConfig():
@@ -46,13 +58,18 @@ class Encoders:
             case "auto":
                 return AutoEncoder([self.get("minilm"), self.get("multilingual")])
             case "minilm":
-                return RememberingEncoder(BatchingEncoder(MiniLMEncoder()))
+                return self._wrapped("minilm", MiniLMEncoder())
             case "multilingual":
-                return RememberingEncoder(BatchingEncoder(MultilingualEncoder()))
+                return self._wrapped("multilingual", MultilingualEncoder())
             case _:
                 return RememberingEncoder(BatchingEncoder(SentenceTransformersEncoder(name)))
+
+    def _wrapped(self, name: str, encoder: MiniLMEncoder | MultilingualEncoder) -> Encoder:
+        self._packaged[name] = encoder
+        return RememberingEncoder(BatchingEncoder(encoder))
 
     async def close(self) -> None:
         """Close every encoder that was made."""
         made, self._made = self._made, {}
+        self._packaged.clear()
         await asyncio.gather(*(encoder.close() for encoder in made.values() if not isinstance(encoder, AutoEncoder)))

