@@ -27,6 +27,8 @@ from gateway.security.principal import Origin
 
 # A body that is still coming has to bring at least this much in each `Connection.patience_s`.
 _LEAST_BYTES = 4096
+# More than any head has; it is held whole.
+_HEAD_BYTES = 65_536
 # How often a connection is looked at in that time. What is between two looks is not measured, so a client is let go after at most a
 # quarter more of it.
 _LOOKS = 8
@@ -78,6 +80,8 @@ class Connection(asyncio.Protocol):
         # A request that is not complete: its head (`_in_body` false) or its body.
         self._incomplete = True
         self._in_body = False
+        # Of the head, where it did not come at once.
+        self._head_bytes = 0
         # Since when the timer has seen it incomplete, or nothing at all; None where it has not looked since.
         self._since: float | None = None
         self._window_bytes = 0
@@ -120,8 +124,8 @@ class Connection(asyncio.Protocol):
             self._parser = self._new_parser()
             self.data_received(again)
             return
-        if self._pieces:  # of a body that is not complete
-            self._feed(self._pieces)
+        if self._incomplete:
+            self._unfinished(len(data))
 
     def pause_writing(self) -> None:
         """The client takes its answers slower than they are made."""
@@ -164,7 +168,7 @@ class Connection(asyncio.Protocol):
             self._offers_upgrade = True
             return
         self._in_body = True
-        self._window_bytes = 0
+        self._window_bytes = self._head_bytes = 0
         version = parser.get_http_version()
         asked = (parser.get_method(), self._url, version)
         if asked != self._asked:
@@ -215,7 +219,15 @@ class Connection(asyncio.Protocol):
         if self._waiting:
             self._next()
 
-    def _feed(self, pieces: list[bytes]) -> None:
+    def _unfinished(self, read: int) -> None:
+        """What was read ends before its request does."""
+        pieces = self._pieces
+        if not self._in_body:
+            self._head_bytes += read
+            if self._head_bytes > _HEAD_BYTES:
+                message = f"The head of the request is larger than {_HEAD_BYTES} bytes."
+                self._refuse(ErrorAnswer(431, message, "invalid_request_error", "head_too_large", None, ()))
+            return
         size = sum(map(len, pieces))
         self._window_bytes += size
         cycle = self._newest
@@ -307,4 +319,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, answer: ErrorAnswer) -> None:
         """Answer what is no request, and hang up."""
+        if self._running is not None and self._running.started:
+            self.transport.close()  # in the middle of an answer there is no room for another
+            return
         Cycle(self, "-", "1.1", keep_alive=False).fail(answer)

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.api.connection import Connection
 from tests.serving import Served, native_config, serving
-from tests.upstream import DONE, ScriptedUpstream, answer, d, f, stream
+from tests.upstream import DONE, ScriptedUpstream, Stall, answer, d, f, stream, words
 
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
 UPGRADE = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
@@ -298,3 +298,30 @@ async def test_what_stands_behind_a_chunked_body_is_no_header(tmp_path: Path) ->
                 assert status == expected
             traces = (await on.get("/v1/traces", authorization="Bearer sk-app"))[2]["data"]
             assert [trace["user"] for trace in traces if trace["status"] == 200] == [None]
+
+
+async def test_head_without_end_is_not_held(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as on, line(on) as client:
+        for _ in range(3):  # what came before does not count
+            client.writer.write(head("X-Long: " + "x" * 30_000 + "\r\n") + BODY)
+            assert (await client.answer())[0] == 200
+        client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nX-Long: ")
+        for _ in range(9):
+            client.writer.write(b"x" * 8192)
+            await asyncio.sleep(0.01)
+        assert (await client.answer())[0] == 431
+
+
+async def test_no_refusal_stands_in_the_middle_of_an_answer(tmp_path: Path) -> None:
+    reply = stream(*words("hello"), Stall(), f("stop"), DONE)
+    body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}).encode()
+    async with (
+        ScriptedUpstream(reply) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+        line(on) as client,
+    ):
+        client.writer.write(head(length=len(body)) + body)
+        async with asyncio.timeout(5):
+            await client.reader.readuntil(b'"hello"')
+        client.writer.write(b"nonsense\r\n\r\n")
+        assert b"HTTP/1.1" not in await client.end()
