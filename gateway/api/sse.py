@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import msgspec
 from starlette.types import Send
@@ -58,9 +59,8 @@ class ChatStream:
     ) -> None:
         self._send = send
         self._make_writer = writer
-        self._made_writer: StreamWriter | None = None
         self._lines = lines
-        self._at_once = at_once
+        self._at_once = at_once or _never
         self._include_usage = include_usage
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
@@ -75,11 +75,9 @@ class ChatStream:
         self.started = False
         self.ended = False
 
-    @property
+    @cached_property
     def _writer(self) -> StreamWriter:
-        if self._made_writer is None:
-            self._made_writer = self._make_writer()
-        return self._made_writer
+        return self._make_writer()
 
     async def relay(self, chunks: Sequence[Chunk]) -> None:
         """Send chunks in one write; those that end the answer in one with what follows at once."""
@@ -90,14 +88,14 @@ class ChatStream:
             return
         self.started = True
         # Nothing may come before what waits.
-        self._at_once = None
+        self._at_once = _never
         self._pending += frames
         if self._flush is None:
             self._flush = self._loop.call_soon(self._no_more)
 
-    def straight(self) -> Callable[[Run], bool] | None:
+    def straight(self) -> Callable[[Run, float], bool] | None:
         """What writes runs at once. Only behind something that was relayed."""
-        return None if self._at_once is None else self._run
+        return None if self._at_once is _never else self._run
 
     async def add(self, text: str) -> None:
         """Send the gateway's own words as content."""
@@ -143,14 +141,11 @@ class ChatStream:
         if self._flushing is not None:
             self._flushing.cancel()
 
-    def _run(self, run: Run) -> bool:
-        at_once, writer = self._at_once, self._made_writer
-        if at_once is None or writer is None:
+    def _run(self, run: Run, now: float) -> bool:
+        frames = self._writer.run(run)
+        if frames is None or not self._at_once(frames):
             return False
-        frames = writer.run(run)
-        if frames is None or not at_once(frames):
-            return False
-        self._last = self._loop.time()
+        self._last = now
         return True
 
     async def _write(self, body: bytes, *, last: bool = False) -> None:
@@ -161,7 +156,7 @@ class ChatStream:
             body, self._pending = self._pending + body, b""
         if last:
             self.ended = True
-            self._at_once = None
+            self._at_once = _never
             self.close()
         await self._send_on(body, last=last)
 
@@ -188,3 +183,8 @@ class ChatStream:
             self._comment = self._loop.create_task(self._write(KEEP_ALIVE))
             left = self._silence_s
         self._timer = self._loop.call_later(left, self._silent)
+
+
+def _never(_: bytes) -> bool:
+    """What sends nothing at once."""
+    return False

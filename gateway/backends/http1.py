@@ -65,7 +65,7 @@ class Response(msgspec.Struct, eq=False):
         status: of HTTP.
         headers: by lower-case names; of several of one name the last.
         complete: whether all of it has come.
-        tap: gets what comes of the body while somebody waits for it.
+        tap: gets what comes of the body while somebody waits for it; the end of it passes no tap.
         waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
@@ -144,12 +144,14 @@ class Response(msgspec.Struct, eq=False):
         self._parts += pieces
         pieces.clear()
         self.complete = True
+        self.tap = None
 
     def end(self, error: HttpFailed | None = None) -> None:
         """No more will come."""
         if not self.complete:
             self.complete = True
             self._error = error
+            self.tap = None
 
     def wake(self, error: BaseException | None = None) -> None:
         """Let whoever waits look again."""
@@ -270,22 +272,16 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._garbled(response)
+        tap = response.tap
+        if tap is not None and response.waiter is not None and tap.takes(self._pieces):
+            return
         if not begun:
             self._head_came(response, len(data))
         pieces = self._pieces
         if response.complete:
             pieces.clear()  # what is behind it is of an answer nobody has asked for
-        elif begun:
-            if not pieces:
-                return  # the framing of what follows
-            tap = response.tap
-            if (
-                tap is not None
-                and response.waiter is not None
-                and tap.takes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            ):
-                pieces.clear()
-                return
+        elif begun and not pieces:
+            return  # the framing of what follows
         response.take(pieces)
         response.wake()
         if response.full and not self._paused and not response.complete:
