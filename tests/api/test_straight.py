@@ -135,7 +135,7 @@ async def test_recorded_streams_are_the_same_straight_and_read(tmp_path: Path, p
 async def test_client_that_reads_slowly_gets_everything_and_holds_the_upstream_back(
     tmp_path: Path, passed: list[int]
 ) -> None:
-    texts = [f"{at} " + "x" * 20_000 for at in range(700)]
+    texts = [f"{at} " + "x" * 20_000 for at in range(1500)]
     reply = stream(*slowly(*words("a b c")), *(d({"content": text}) for text in texts), Stall(), f("stop"), DONE)
     async with ScriptedUpstream(reply) as upstream, serving(tmp_path, config(upstream)) as on:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(on.url.rpartition(":")[2]), limit=1024)
@@ -144,7 +144,7 @@ async def test_client_that_reads_slowly_gets_everything_and_holds_the_upstream_b
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
         )
         await upstream.received()
-        # Fourteen megabytes: more than all buffers on the way, so the upstream does not get rid of them.
+        # Thirty megabytes: more than all buffers on the way, so the upstream does not get rid of them.
         with pytest.raises(AssertionError):
             await upstream.stalled(timeout_s=0.5)
         assert passed

@@ -274,7 +274,7 @@ async def test_stream_that_is_cut_off_is_broken_and_what_came_was_sent(dialect: 
 async def test_silence_is_counted_from_what_passed_last() -> None:
     client = Client()
     pieces = arriving(events(*words("a b c d e f g h i j k l")))[:-1]
-    async with connected("openai", idle_timeout_s=0.2) as (backend, connection, _):
+    async with connected("openai", idle_timeout_s=0.5) as (backend, connection, _):
         now = asyncio.get_running_loop().time
         task = asyncio.ensure_future(client.read(backend.stream(model_call("hi"))))
         await rest()
@@ -282,11 +282,11 @@ async def test_silence_is_counted_from_what_passed_last() -> None:
         for piece in pieces:
             connection.data_received(piece)
             last = now()
-            await asyncio.sleep(0.03)  # together longer than the silence that is allowed
+            await asyncio.sleep(0.06)  # together longer than the silence that is allowed
             assert not task.done()
-        with pytest.raises(UpstreamTimeout, match=r"nothing for 0\.2 s"):
+        with pytest.raises(UpstreamTimeout, match=r"nothing for 0\.5 s"):
             await task
-        assert 0.19 <= now() - last < 0.5
+        assert 0.49 <= now() - last < 3
     assert client.straight == 11
 
 
@@ -306,7 +306,7 @@ async def test_deadline_of_the_call_ends_a_stream_that_never_falls_silent() -> N
             await asyncio.sleep(0.01)
         with pytest.raises(UpstreamTimeout):
             await task
-        assert 0.19 <= now() - began < 0.5
+        assert 0.19 <= now() - began < 1.9
     assert client.straight > 5
 
 
