@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, Form, Run
 
 _TEXT = re.compile(rb'"content":\s*"((?:[^"\\]|\\.)*+)"')
+
+# Chunks that are looked at as one run: of many with something else between them, each look would go through all that follow.
+_MOST: Final = 128
 
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
@@ -96,12 +100,16 @@ class RunScanner:
         form = self._came
         if form is None or not payloads[start].startswith(form.before):
             return None
-        end = len(payloads)
+        end = min(len(payloads), start + _MOST)
         while not (payloads[end - 1].startswith(form.before) and payloads[end - 1].endswith(form.after)):
             end -= 1
             if end == start:
                 return None
         run = self.read(b"data: %b\n\n" % b"\n\ndata: ".join(payloads[start:end]))
+        if run is None and end > start + 1:
+            # Something else stands between them; before it stands at least this one.
+            end = start + 1
+            run = self.read(b"data: %b\n\n" % payloads[start])
         if run is None or len(run.spelled) != end - start:
             return None
         known, made = self._known, run.form

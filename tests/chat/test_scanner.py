@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -113,9 +114,26 @@ def test_what_is_no_run_is_left_to_the_decoder(other: str) -> None:
 
 def test_empty_text_ends_a_run_where_it_has_to_be_left_out() -> None:
     payloads = [streamed("a"), streamed(""), streamed("b")]
-    assert runs().scan(payloads, 0) is not None
-    assert runs(blank=False).scan(payloads, 0) is None
+    found, left_out = runs().scan(payloads, 0), runs(blank=False).scan(payloads, 0)
+    assert found is not None
+    assert found[1] == 3
+    assert left_out is not None
+    assert (left_out[0].payloads, left_out[1]) == (payloads[:1], 1)
     assert runs(blank=False).scan([streamed("")], 0) is None
+
+
+@pytest.mark.parametrize("between", [streamed(""), streamed("b").replace(b'"index": 0', b'"index": 1')])
+def test_looking_at_many_with_others_between_takes_no_longer_for_each(between: bytes) -> None:
+    payloads = [streamed(f"word {at} ") for at in range(8000)]
+    payloads[5001:-1:3] = [between] * len(payloads[5001:-1:3])
+    scanner = runs(blank=False)
+    began, at, read = time.process_time(), 0, 0
+    while at < len(payloads):
+        found = scanner.scan(payloads, at)
+        at, read = (at + 1, read) if found is None else (found[1], read + found[1] - at)
+    assert read == sum(payload is not between for payload in payloads)
+    # Half a minute, where each look goes through all that follow.
+    assert time.process_time() - began < 4
 
 
 @pytest.mark.parametrize("beside", [{"role": "assistant"}, {"tool_calls": []}, {"reasoning": "x"}])
