@@ -143,6 +143,66 @@ def test_form_is_not_learned_from_what_says_more_than_text(beside: dict[str, Any
     assert not found.settled
 
 
+def padded(text: str, padding: str) -> bytes:
+    """A chunk as OpenAI pads them."""
+    return streamed(text).replace(b'"choices"', b'"x": 1, "choices"')[:-1] + f', "obfuscation": "{padding}"}}'.encode()
+
+
+def padded_runs() -> RunScanner:
+    found = RunScanner()
+    found.learn(decode_chunk(padded("first", "aB3")))
+    return found
+
+
+@given(st.lists(st.tuples(st.text(), st.text("aZ09", max_size=16)), min_size=1, max_size=20))
+def test_run_of_padded_texts_keeps_every_byte(said: list[tuple[str, str]]) -> None:
+    payloads = [padded(text, padding) for text, padding in said]
+    found = padded_runs().scan(payloads, 0)
+    assert found is not None
+    chunk, end = found
+    assert end == len(said)
+    assert chunk.choices[0].delta == decode_chunk(chunk.data).choices[0].delta == Delta(content="".join(texts_of(said)))
+    assert chunk.payloads == payloads
+    run = padded_runs().read(events(*payloads))
+    assert run is not None
+    assert run.text == "".join(texts_of(said))
+
+
+def texts_of(said: list[tuple[str, str]]) -> list[str]:
+    return [text for text, _ in said]
+
+
+NO_PADDING = {
+    "none": streamed("a"),
+    "null": padded("a", "").replace(b'"obfuscation": ""', b'"obfuscation": null'),
+    "other characters": padded("a", "a-b"),
+    "a quotation mark": padded("a", '\\"'),
+    "another field behind it": padded("a", 'x", "y": "z'),
+    "another name": padded("a", "x").replace(b"obfuscation", b"obfuscatiom"),
+    "an end": padded("a", "x").replace(b"null", b'"stop"'),
+    "half a text": padded("", "x").replace(b'""', b'"a\\"'),
+    "two texts": padded("", "x").replace(b'""', b'"a","b"'),
+    "a text that holds what stands behind it": padded("", "x").replace(
+        b'""', b'"' + padded("", "x")[padded("", "x").index(b'"}') :].replace(b'"', b'\\"') + b'"'
+    ),
+}
+
+
+@pytest.mark.parametrize("other", NO_PADDING)
+def test_what_is_padded_otherwise_is_left_to_the_decoder(other: str) -> None:
+    payloads = [padded("a", "x"), NO_PADDING[other], padded("b", "y")]
+    assert padded_runs().read(events(*payloads)) is None or other.startswith("a text")
+    found = padded_runs().scan(payloads, 0)
+    assert found is not None
+    assert found[0].run is not None
+    assert found[0].payloads == payloads[: found[1]]
+    assert [one.data for one in found[0].singles] == payloads[: found[1]]
+    assert (
+        "".join(str(one.choices[0].delta and one.choices[0].delta.content) for one in found[0].singles)
+        == found[0].run.text
+    )
+
+
 def events(*payloads: bytes) -> bytes:
     return b"".join(b"data: %b\n\n" % payload for payload in payloads)
 
