@@ -77,7 +77,7 @@ class ChatCompletions:
         self._drain = drain
         self._silence_s = silence_s
 
-    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _: Receive, __: Send) -> None:
         """Answer one request."""
         cycle: Cycle = scope[CYCLE]
         trace_id = cycle.trace_id
@@ -107,7 +107,7 @@ class ChatCompletions:
             self._turns.refuse(trace_id, principal, ENDPOINT, error, origin)
             cycle.fail(describe(error))
             return
-        exchange = _Exchange(self._turns, cycle, send, principal, request, body, wishes, origin, self._silence_s)
+        exchange = _Exchange(self._turns, cycle, principal, request, body, wishes, origin, self._silence_s)
         await exchange.run()
 
 
@@ -123,7 +123,6 @@ class _Exchange:
         self,
         turns: Turns,
         cycle: Cycle,
-        send: Send,
         principal: Principal,
         request: ChatRequest,
         body: bytes,
@@ -138,7 +137,6 @@ class _Exchange:
         self._body = body
         self._wishes = wishes
         self._origin = origin
-        self._send = send
         self._silence_s = silence_s
         self._task = asyncio.current_task()
 
@@ -207,10 +205,9 @@ class _Exchange:
         written = FunctionsWriter if turn.request.functions else StreamWriter
         # What the answer is called is known once it is known whose turn this is.
         self._stream = ChatStream(
-            self._send,
+            self._cycle,
             lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
             lambda: answer_lines(turn),
-            self._cycle.write_at_once,
             include_usage=turn.request.include_usage,
             silence_s=self._silence_s,
         )

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Final, Protocol
 
 import msgspec
-from starlette.types import Send
 
-from gateway.api.cycle import BODY_FOLLOWS, LINES
+from gateway.api.cycle import head_lines
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
@@ -29,7 +29,25 @@ STREAM_HEADERS: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 
+_HEAD: Final = head_lines(STREAM_HEADERS)
+
 _encode = msgspec.json.Encoder().encode
+
+
+class Pieces(Protocol):
+    """An answer that is sent piece by piece."""
+
+    def begin(self, lines: bytes) -> None:
+        """Begin it; the head, with these lines, goes with the first piece."""
+        ...
+
+    async def go_on(self, body: bytes, *, more: bool) -> None:
+        """Send a piece, as soon as there is room for it; `more` follow, or it is over."""
+        ...
+
+    def write_at_once(self, body: bytes) -> bool:
+        """Send a piece behind others without waiting, if that can be done; whether it was."""
+        ...
 
 
 class ChatStream:
@@ -39,28 +57,26 @@ class ChatStream:
     first comment, after `silence_s` seconds without a byte.
 
     Args:
-        send: ASGI.
+        pieces: where it goes.
         writer: called for what makes the frames, once there is one to make.
         lines: called when the response starts, for more lines of its head: by then it is known which backend answers.
-        at_once: sends a piece of the body without waiting, if that can be done, and says whether it was.
         include_usage: whether the stream ends with a usage chunk.
         silence_s: seconds without a byte after which a comment is sent.
     """
 
     def __init__(
         self,
-        send: Send,
+        pieces: Pieces,
         writer: Callable[[], StreamWriter],
         lines: Callable[[], bytes],
-        at_once: Callable[[bytes], bool] | None = None,
         *,
         include_usage: bool,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self._send = send
+        self._pieces = pieces
         self._make_writer = writer
         self._lines = lines
-        self._at_once = at_once or _never
+        self._at_once: Callable[[bytes], bool] = pieces.write_at_once
         self._include_usage = include_usage
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
@@ -164,10 +180,9 @@ class ChatStream:
         self.started = True
         if not self._begun:
             self._begun = True
-            start = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS, LINES: self._lines()}
-            await self._send({**start, BODY_FOLLOWS: True})
+            self._pieces.begin(_HEAD + self._lines())
         self._last = self._loop.time()
-        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+        await self._pieces.go_on(body, more=not last)
 
     def _no_more(self) -> None:
         """Nothing followed at once: send what waits for it."""
