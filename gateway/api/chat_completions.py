@@ -89,8 +89,7 @@ class ChatCompletions:
             principal, wishes = await read_headers(
                 scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers
             )
-            limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
-            body = await read_body(scope, limit_bytes)
+            body = await read_body(scope, snapshot.body_limit_bytes)
             # What a session goes on from is not in the request.
             kept = wishes.session is not None and snapshot.config.context.sessions.store
             request = decode_request(body, paired=not kept)
