@@ -29,6 +29,7 @@ from bench.request import requests
 from bench.routing_rules import LATIN, decided_in
 from bench.routing_speed import decided_among
 from bench.subjects import Cores, Subject, SubjectFailed, pin, running
+from bench.workers import measured
 
 _BESIDE: Final = ("nginx", "Starlette + aiohttp relay", "gateway", "TensorZero")
 _RATES: Final = (50, 100, 200, 400, 800, 1200, 1600, 2000)
@@ -38,6 +39,7 @@ _RULE_CHARACTERS: Final = (200, 20_000)
 # Made-up utterances, and the routes that share them.
 _UTTERANCES: Final = ((10, 2), (100, 10), (1_000, 50), (10_000, 100), (100_000, 500))
 _QUESTIONS: Final = 100
+_WORKERS: Final = (1, 2, 4)
 
 
 @dataclass(slots=True)
@@ -121,6 +123,15 @@ def _utterances() -> Curve:
     return curve
 
 
+async def _workers(rounds: int, seconds: float) -> Curve:
+    """What groups of workers do in all: as much as the cores that mock and load leave them."""
+    curve = Curve("throughput-workers", "Throughput by the number of workers", "workers", "requests a second")
+    for group in await measured(_WORKERS, rounds=rounds, seconds=seconds, connections=64, encoder=None):
+        curve.add("as measured", group.count, middle(group.per_second))
+        curve.add("if each had a core", group.count, 1000 * group.count / middle(group.cpu_ms))
+    return curve
+
+
 async def _over_sockets(given: argparse.Namespace, cores: Cores) -> list[Curve]:
     async with AsyncExitStack() as stack:
         mock = await stack.enter_async_context(running("direct", ["bench.mock"], core=cores.load))
@@ -160,6 +171,7 @@ def main() -> int:
     stated = conditions(cores, rounds=given.rounds, seconds=given.seconds, probe_s=given.seconds)
     steps: tuple[Callable[[], Curve], ...] = (_rules, _utterances)
     curves = [step() for step in steps]
+    curves.append(uvloop.run(_workers(given.rounds, given.seconds)))
     pin(0, cores.load)
     curves += uvloop.run(_over_sockets(given, cores))
     given.file.write_text(json.dumps({"conditions": stated, "curves": [asdict(curve) for curve in curves]}, indent=1))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +33,18 @@ _WORD: Final = "keyword number 7"
 
 @dataclass(slots=True)
 class Group:
-    """So many workers, and what was found of them; shares are percent of their CPU time, the smallest and the largest."""
+    """So many workers, and what was found of them; shares are percent of their CPU time, the smallest and the largest.
+
+    Megabytes: what one worker holds for itself, and all processes by their share of what they have in common.
+    """
 
     count: int
     subject: Subject
     per_second: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
     shares: list[tuple[float, float]] = field(default_factory=list)
+    own_mb: float = math.nan
+    whole_mb: float = math.nan
     errors: int = 0
 
 
@@ -52,39 +59,60 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _run(given: argparse.Namespace) -> int:
+async def measured(
+    counts: Sequence[int],
+    *,
+    rounds: int,
+    seconds: float,
+    connections: int,
+    encoder: str | None,
+    mock: str | None = None,
+) -> list[Group]:
+    """Groups of these sizes, each measured `rounds` times in turn; `mock` is an upstream's URL instead of the bench's own."""
     async with AsyncExitStack() as stack:
-        url = given.mock or (await stack.enter_async_context(running("mock", ["bench.mock"], core=None))).url
+        url = mock or (await stack.enter_async_context(running("mock", ["bench.mock"], core=None))).url
         groups = []
-        for count in given.counts:
+        for count in counts:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-workers-")))
-            config, routes = gateway.write(place, url, semantic=given.encoder != "none")
-            if given.encoder != "none":
+            config, routes = gateway.write(place, url, semantic=encoder is not None)
+            if encoder is not None:
                 said = json.loads(config.read_text())
-                said["router"]["semantic"]["encoder"] = given.encoder
+                said["router"]["semantic"]["encoder"] = encoder
                 config.write_text(json.dumps(said))
             command = ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--workers", str(count)]
             subject = await stack.enter_async_context(
                 running(f"workers-{count}", [*command, "--host", "127.0.0.1"], core=None, ready_path="/readyz")
             )
             groups.append(Group(count, subject))
-        if given.encoder != "none":
+        if encoder is not None:
             await asyncio.sleep(5.0)  # one alone serves before it has loaded
-        for number in range(given.rounds):
+        for number in range(rounds):
             for group in groups if number % 2 == 0 else reversed(groups):
-                await _window(group, given.connections, given.seconds)
-        print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, {given.connections} connections")
-        print(f"{'workers':>7}{'req/s':>9}{'CPU ms/req':>12}{'share, %':>14}{'MB in all':>11}{'MB each, own':>14}")
+                await _window(group, connections, seconds)
         for group in groups:
-            pids = _workers(group)
-            own = [_memory_mb(pid, "Private_Clean", "Private_Dirty") for pid in pids]
-            whole = sum(_memory_mb(pid, "Pss") for pid in _family(group.subject.pid))
-            low, high = (median(values) for values in zip(*group.shares, strict=True))
-            print(
-                f"{group.count:>7}{median(group.per_second):>9.0f}{median(group.cpu_ms):>12.3f}"
-                f"{f'{low:.0f} to {high:.0f}':>14}{whole:>11.0f}{median(own):>14.0f}"
-                + (f"  {group.errors} failed" if group.errors else "")
-            )
+            group.own_mb = median(_memory_mb(pid, "Private_Clean", "Private_Dirty") for pid in _workers(group))
+            group.whole_mb = sum(_memory_mb(pid, "Pss") for pid in _family(group.subject.pid))
+    return groups
+
+
+async def _run(given: argparse.Namespace) -> int:
+    groups = await measured(
+        given.counts,
+        rounds=given.rounds,
+        seconds=given.seconds,
+        connections=given.connections,
+        encoder=None if given.encoder == "none" else given.encoder,
+        mock=given.mock,
+    )
+    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, {given.connections} connections")
+    print(f"{'workers':>7}{'req/s':>9}{'CPU ms/req':>12}{'share, %':>14}{'MB in all':>11}{'MB each, own':>14}")
+    for group in groups:
+        low, high = (median(values) for values in zip(*group.shares, strict=True))
+        print(
+            f"{group.count:>7}{median(group.per_second):>9.0f}{median(group.cpu_ms):>12.3f}"
+            f"{f'{low:.0f} to {high:.0f}':>14}{group.whole_mb:>11.0f}{group.own_mb:>14.0f}"
+            + (f"  {group.errors} failed" if group.errors else "")
+        )
     return int(any(group.errors for group in groups))
 
 

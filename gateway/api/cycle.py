@@ -295,6 +295,23 @@ class Cycle:
         self._line.answered()
 
 
+class Refusal(Cycle):
+    """The answer to what is no request, in its place behind the answers before it; the connection's last."""
+
+    def __init__(self, line: Line, answer: ErrorAnswer) -> None:
+        super().__init__(line, "-", "1.1", keep_alive=False)
+        self._answer = answer
+
+    async def run(self, app: ASGIApp, scope: Scope, tasks: set[asyncio.Task[None]]) -> None:  # noqa: ARG002 - asks none
+        """Its turn has come."""
+        self.tell()
+        tasks.discard(asyncio.current_task())
+
+    def tell(self) -> None:
+        """Answer."""
+        self.fail(self._answer)
+
+
 def head_lines(headers: Collection[tuple[bytes, bytes]]) -> bytes:
     """Headers as they stand in a head, each with its end.
 

@@ -30,9 +30,8 @@ _WORKER: Final = _PROGRAM.format(module="serve_worker", second="int(sys.argv[2])
 _NURSERY: Final = _PROGRAM.format(module="nursery", second="sys.argv[2]")
 # Bytes of a process's id on the wire; the nursery's, which this module does not import: it imports what workers do.
 _PID_BYTES: Final = 4
-# Seconds that the nursery may take to load, and to end.
+# Seconds that the nursery may take to load.
 _LOAD_S: Final = 60.0
-_END_S: Final = 5.0
 # Encoders that come with packages: what they need is read once. Of named models nobody knows whether they bear a fork.
 _PACKAGED: Final = frozenset({"auto", "minilm", "multilingual"})
 # Linux's number for it, in `prctl`.
@@ -70,6 +69,7 @@ class Children:
         self._forks = _adopt(orphans=False)
         self._nursery: _Nursery | None = None
         self._asking = asyncio.Lock()
+        self._closed = False
 
     async def open(self) -> None:
         """Let the nursery begin to load, where there is to be one."""
@@ -77,24 +77,38 @@ class Children:
             self._nursery = await _Nursery.start(self._encoder)
 
     async def begin(self, wire: socket.socket) -> Process:
-        """A worker with this end of its wire, which may be closed here afterwards."""
+        """A worker with this end of its wire, which may be closed here afterwards.
+
+        Raises:
+            OSError: the system has no room for another process, or none is to begin any more.
+        """
         if self._forks:
             async with self._asking:
                 try:
                     return await self._fork(wire)
                 except (OSError, TimeoutError) as error:
-                    _log.warning("the workers' nursery does not answer; a worker starts by itself", reason=repr(error))
                     await self._lose()
+                    if not self._closed:
+                        _log.warning(
+                            "the workers' nursery does not answer; a worker starts by itself", reason=repr(error)
+                        )
+        if self._closed:
+            raise ConnectionAbortedError("no worker begins any more")
         return await _execute(_WORKER, wire, str(self._listener.fileno()), self._listener.fileno())
 
     async def close(self) -> None:
-        """End the nursery. Workers live on."""
+        """End the nursery, and begin no more. Workers live on."""
+        self._closed = True
+        if self._nursery is not None:
+            self._nursery.kill()  # whoever waits for a worker hears of it
         async with self._asking:
             await self._lose()
 
     async def _fork(self, wire: socket.socket) -> Process:
         if self._nursery is None:
             self._nursery = await _Nursery.start(self._encoder)
+        if self._closed:
+            raise ConnectionAbortedError("no worker begins any more")
         # Only meanwhile: what a worker's tools leave behind when it dies is not this process's to bury.
         _adopt(orphans=True)
         try:
@@ -132,15 +146,16 @@ class _Nursery:
             raise ConnectionResetError("it has ended")
         return int.from_bytes(answer, "big")
 
-    async def close(self) -> None:
-        """Let it end."""
-        self._wire.close()
-        try:
-            async with asyncio.timeout(_END_S):
-                await self._process.wait()
-        except TimeoutError:
+    def kill(self) -> None:
+        """End it at once: it keeps nothing, and a wish that it has not heard yet must not be granted later."""
+        with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-            await self._process.wait()
+
+    async def close(self) -> None:
+        """End it."""
+        self.kill()
+        await self._process.wait()
+        self._wire.close()
 
 
 class _Forked:

@@ -45,7 +45,10 @@ def main(descriptor: int, encoder: str) -> int:
         if not wish:
             return 0
         channel, listener = handed
-        pid = _forked()
+        try:
+            pid = _forked()
+        except OSError:
+            return 1
         if pid == 0:
             wire.close()
             return serve_worker.main(channel, listener, encoders)
@@ -70,12 +73,18 @@ def _forked() -> int:
     """Fork a process whose parent is the supervisor; its id, and 0 in it.
 
     The one in between ends at once, which makes an orphan of its child.
+
+    Raises:
+        OSError: the system has no room for another process.
     """
     reading, writing = os.pipe()
     between = os.fork()
     if between == 0:
         os.close(reading)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os._exit(1)
         if pid == 0:
             os.close(writing)
             # A session of its own, as a program has: where the system shares out its time by sessions, each worker is one.
@@ -87,4 +96,7 @@ def _forked() -> int:
     pid = int.from_bytes(os.read(reading, PID_BYTES), "big")
     os.close(reading)
     os.waitpid(between, 0)
+    if pid == 0:
+        # Nothing was said. To return it would make a worker of the nursery.
+        raise ChildProcessError("the second fork failed")
     return pid

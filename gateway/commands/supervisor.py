@@ -175,6 +175,7 @@ class Supervisor:
         finally:
             # New connections are refused once the last worker has closed its own copy.
             self._sock.close()
+            await self._children.close()
             self._signal(signal.SIGTERM)
             drain_s = max((w.prepared.drain_s for w in self._workers.values() if w.prepared), default=0.0)
             _, late = await asyncio.wait(lives, timeout=drain_s + _END_S)
@@ -231,7 +232,11 @@ class Supervisor:
         """One process from its start to its end; its exit code, and why it could not start if it said so."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await self._children.begin(theirs)
+            try:
+                process = await self._children.begin(theirs)
+            except OSError as error:
+                ours.close()
+                return 1, f"A worker cannot begin: {error}."
         worker = _Worker(number, process, await Channel.over(ours))
         self._workers[number] = worker
         if self._stopping.is_set():

@@ -264,7 +264,11 @@ async def test_workers_share_what_was_loaded_once_and_differ_in_what_they_make(t
             for pid in served.values():
                 assert own_mb(pid) < 90, "the weights alone are 90 MB, and were read by somebody else"
             # One that takes another's place loads nothing anew, and who loads may die: then workers start by themselves.
-            nursery = next(pid for pid in below(running.process.pid) if "nursery" in command(pid))
+            nursery = next(
+                pid
+                for pid in below(running.process.pid) - {*served.values()}  # which bear its name
+                if "nursery" in command(pid)
+            )
             os.kill(served[1], signal.SIGKILL)
             await until(lambda: _is(len(log(running, "a worker serves")) == 1), timeout_s=60)
             os.kill(nursery, signal.SIGKILL)
