@@ -21,7 +21,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from gateway.api.address import ORIGIN, peer_of
-from gateway.api.cycle import CYCLE, Cycle
+from gateway.api.cycle import CYCLE, Cycle, Refusal
 from gateway.api.errors import ErrorAnswer
 from gateway.security.principal import Origin
 
@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         # A request that is not complete: its head (`_in_body` false) or its body.
         self._incomplete = True
         self._in_body = False
-        # Of the head, where it did not come at once.
+        # Of its head, and of what frames its body, where that came apart; below zero where it began in what is being read.
         self._head_bytes = 0
         # Since when the timer has seen it incomplete, or nothing at all; None where it has not looked since.
         self._since: float | None = None
@@ -115,6 +115,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self._refuse_unread("The request is not valid HTTP.")
+            return
         except httptools.HttpParserUpgrade as upgrade:
             if self._parser.get_method() == b"CONNECT":
                 self._refuse_unread("CONNECT is not served here.")
@@ -151,6 +152,7 @@ class Connection(asyncio.Protocol):
         self._headers = []
         self._incomplete = True
         self._in_body = False
+        self._head_bytes = -1
         self._since = None
 
     def on_url(self, url: bytes) -> None:
@@ -168,7 +170,7 @@ class Connection(asyncio.Protocol):
             self._offers_upgrade = True
             return
         self._in_body = True
-        self._window_bytes = self._head_bytes = 0
+        self._window_bytes = 0
         version = parser.get_http_version()
         asked = (parser.get_method(), self._url, version)
         if asked != self._asked:
@@ -215,19 +217,23 @@ class Connection(asyncio.Protocol):
             return
         self._running = None
         self._since = None
-        self.flow.resume_reading()
         if self._waiting:
             self._next()
+            if len(self._waiting) >= _MOST_WAITING:
+                return  # one read can bring thousands
+        self.flow.resume_reading()
 
     def _unfinished(self, read: int) -> None:
         """What was read ends before its request does."""
         pieces = self._pieces
-        if not self._in_body:
-            self._head_bytes += read
+        if not pieces:
+            # A head, or what stands between a body's chunks and behind them. What came before it in this read is another's.
+            self._head_bytes = 0 if self._head_bytes < 0 else self._head_bytes + read
             if self._head_bytes > _HEAD_BYTES:
                 message = f"The head of the request is larger than {_HEAD_BYTES} bytes."
                 self._refuse(ErrorAnswer(431, message, "invalid_request_error", "head_too_large", None, ()))
             return
+        self._head_bytes = 0
         size = sum(map(len, pieces))
         self._window_bytes += size
         cycle = self._newest
@@ -242,7 +248,8 @@ class Connection(asyncio.Protocol):
     def _start(self, cycle: Cycle, scope: Scope) -> None:
         self._running = cycle
         tasks = self._server.tasks
-        tasks.add(self._loop.create_task(cycle.run(self._app, scope, tasks)))
+        cycle.task = self._loop.create_task(cycle.run(self._app, scope, tasks))
+        tasks.add(cycle.task)
 
     def _scope_of(self, method: bytes, url: bytes, version: str) -> dict[str, Any]:
         """ASGI's scope of such requests, but for what each has of its own."""
@@ -306,10 +313,6 @@ class Connection(asyncio.Protocol):
         self._look_again = self._loop.call_later(self.patience_s / _LOOKS, self._look)
 
     def _give_up(self) -> None:
-        newest = self._newest
-        if self._in_body and newest is not None and newest.started:
-            self.transport.close()  # it was answered, and still sends
-            return
         message = f"The request was not complete: too little of it came in {self.patience_s:g} s."
         self._refuse(ErrorAnswer(408, message, "invalid_request_error", "request_timeout", None, ()))
 
@@ -318,8 +321,15 @@ class Connection(asyncio.Protocol):
         self._refuse(ErrorAnswer(400, message, "invalid_request_error", None, None, ()))
 
     def _refuse(self, answer: ErrorAnswer) -> None:
-        """Answer what is no request, and hang up."""
-        if self._running is not None and self._running.started:
-            self.transport.close()  # in the middle of an answer there is no room for another
-            return
-        Cycle(self, "-", "1.1", keep_alive=False).fail(answer)
+        """Answer what is no request, behind the requests before it, and hang up."""
+        running, newest, waiting = self._running, self._newest, self._waiting
+        begun = newest is not None and self._incomplete and self._in_body  # then it is the newest that goes wrong
+        if (running is not None and running.started) or (begun and newest is not None and newest.started):
+            self.transport.close()  # in the middle of an answer, and behind the answer to half a request, is room for no other
+        elif running is None or (begun and newest is running):
+            Refusal(self, answer).tell()
+        elif not waiting or type(waiting[-1][0]) is not Refusal:
+            if begun:
+                waiting.pop()
+            waiting.append((Refusal(self, answer), {}))
+            self.flow.pause_reading()

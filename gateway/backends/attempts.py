@@ -83,8 +83,8 @@ class Attempt(msgspec.Struct, eq=False):
     number: int
     call: ModelCall
     started: float
-    was_sent: bool
     _ticket: int
+    was_sent: bool = True
     was_cut: bool = False
     _left: bool = False
     _known: bool = False
@@ -97,9 +97,13 @@ class Attempt(msgspec.Struct, eq=False):
         """
         call, backend = self.call, self.backend
         if call.fit is not None:
-            cut = call.fit.fit(call, backend.name, backend.config, tighter=self.own.tighter)
-            self.was_cut, self.was_sent = cut is not call, True
-            call = cut
+            try:
+                call = call.fit.fit(call, backend.name, backend.config, tighter=self.own.tighter)
+            except ContextTooLong:
+                self.was_sent = False
+                raise
+            if call is not self.call:
+                self.was_cut = True
         if backend.layout is not None:
             call = msgspec.structs.replace(call, messages=laid_out(call.messages, backend.layout))
         return call
@@ -341,8 +345,7 @@ class Attempts(msgspec.Struct, eq=False):
         backend = own.backend
         if call.tools_in is not None:
             call = said_in(call, backend.tool_schemas)
-        sent, ticket = call.fit is None, backend.breaker.enter()
-        return Attempt(own, backend, backend.key(now), model, self._number, call, now, sent, ticket)
+        return Attempt(own, backend, backend.key(now), model, self._number, call, now, backend.breaker.enter())
 
     def _choose(self, able: Sequence[_Try], now: float) -> _Try | None:
         """The one that was asked last if its retry is due soon, else the first that may be asked now, else the next."""

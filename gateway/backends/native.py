@@ -196,7 +196,9 @@ class NativeBackend:
         response: Response | None = None
         try:
             response = await self._begin(call, until, stream=False)
-            body = await self._whole(response, call, until)
+            body = response.at_once()
+            if body is None:
+                body = await self._whole(response, call, until)
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
         except (HttpFailed, OSError) as error:
@@ -327,9 +329,7 @@ class NativeBackend:
 
     async def _whole(self, response: Response, call: ModelCall, until: float) -> bytes:
         """The body of an answer, which is not larger than what a gateway can hold of many at once."""
-        body = response.at_once()
-        if body is None:
-            body = await _read(self._reader(response, call), until)
+        body = await _read(self._reader(response, call), until)
         if len(body) > _ANSWER_BYTES:
             raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
         return body

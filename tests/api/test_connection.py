@@ -46,6 +46,15 @@ class Line:
         assert "x-gateway-trace: " in head
         return int(head.split()[1]), body
 
+    async def pushed(self, piece: bytes) -> int:
+        """Write the piece again and again, until there is an answer: its status."""
+        async with asyncio.timeout(10):
+            answer = asyncio.create_task(self.answer())
+            while not answer.done():
+                self.writer.write(piece)
+                await asyncio.sleep(0.01)
+            return (await answer)[0]
+
     async def end(self, within_s: float = 10) -> bytes:
         """What still comes, up to the end of the connection."""
         async with asyncio.timeout(within_s):
@@ -306,10 +315,25 @@ async def test_head_without_end_is_not_held(tmp_path: Path) -> None:
             client.writer.write(head("X-Long: " + "x" * 30_000 + "\r\n") + BODY)
             assert (await client.answer())[0] == 200
         client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nX-Long: ")
-        for _ in range(9):
-            client.writer.write(b"x" * 8192)
-            await asyncio.sleep(0.01)
-        assert (await client.answer())[0] == 431
+        assert await client.pushed(b"x" * 8192) == 431
+
+
+@pytest.mark.parametrize("piece", [b"x" * 8192, b"x: y\r\n" * 1000], ids=["one line", "many lines"])
+async def test_what_stands_behind_a_body_is_not_held_without_end(tmp_path: Path, piece: bytes) -> None:
+    async with gateway(tmp_path) as on, line(on) as client:
+        start = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        client.writer.write(start + b"%x\r\n%b\r\n0\r\nx-first: " % (len(BODY), BODY))
+        assert await client.pushed(piece) == 431
+
+
+async def test_large_request_is_no_part_of_the_head_behind_it(tmp_path: Path) -> None:
+    long = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 100_000}]}).encode()
+    async with gateway(tmp_path) as on, line(on) as client:
+        behind = head() + BODY
+        client.writer.write(head(length=len(long)) + long + behind[:60])
+        assert (await client.answer())[0] == 200
+        client.writer.write(behind[60:])
+        assert (await client.answer())[0] == 200
 
 
 async def test_no_refusal_stands_in_the_middle_of_an_answer(tmp_path: Path) -> None:
@@ -325,3 +349,27 @@ async def test_no_refusal_stands_in_the_middle_of_an_answer(tmp_path: Path) -> N
             await client.reader.readuntil(b'"hello"')
         client.writer.write(b"nonsense\r\n\r\n")
         assert b"HTTP/1.1" not in await client.end()
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"nonsense\r\n\r\n", head("Transfer-Encoding: chunked\r\n").replace(b"Content-Length", b"X-Length") + b"zz\r\n"],
+)
+async def test_what_is_no_request_costs_none_before_it(tmp_path: Path, behind: bytes) -> None:
+    async with (
+        ScriptedUpstream(answer("hello").delayed(0.3), then=answer("hello")) as upstream,
+        serving(tmp_path, native_config(upstream.base_url)) as on,
+        line(on) as client,
+    ):
+        client.writer.write(head() + BODY + head() + BODY + behind)
+        client.writer.write(b"more of it")
+        assert [(await client.answer())[0] for _ in range(3)] == [200, 200, 400]
+        assert await client.end() == b""
+
+
+async def test_half_a_request_has_one_answer(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as on, line(on) as client:
+        client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert (await client.answer())[0] == 403
+        client.writer.write(b"zz\r\n")
+        assert await client.end() == b""
