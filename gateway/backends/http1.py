@@ -322,7 +322,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """An answer begins."""
-        if self._response is not None and self._response.complete:
+        response = self._response
+        if response is not None and response.complete:
             self.usable = False
         self._said.clear()
 
