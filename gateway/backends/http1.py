@@ -62,6 +62,7 @@ class Response(msgspec.Struct, eq=False):
     """One answer, from its head on. Ends by `give_back`.
 
     Attributes:
+        connection: what it comes over.
         status: of HTTP.
         headers: by lower-case names; of several of one name the last.
         complete: whether no more of it will come.
@@ -71,7 +72,7 @@ class Response(msgspec.Struct, eq=False):
         waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
-    _connection: Connection
+    connection: Connection
     _parts: list[bytes] = []
     _size: int = 0
     _head_size: int = 0
@@ -101,13 +102,13 @@ class Response(msgspec.Struct, eq=False):
             HttpFailed: the body is cut off.
         """
         while not self._parts and not self.complete:
-            await self.wait(until)
+            await self.connection.wait(self, until)
         if self._parts:
             parts = self._parts
             data = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
             self._size = 0
-            self._connection.read_on()
+            self.connection.read_on()
             return data
         if self.error is not None:
             raise self.error
@@ -128,14 +129,7 @@ class Response(msgspec.Struct, eq=False):
 
     def give_back(self) -> None:
         """Keep the connection of an answer that has come whole; close any other. May be called twice."""
-        self._connection.done(self)
-
-    def wait(self, until: float) -> asyncio.Future[None]:
-        """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
-        connection = self._connection
-        waiter = self.waiter = connection.loop.create_future()
-        connection.remind(until)
-        return waiter
+        self.connection.done(self)
 
     def take(self, pieces: list[bytes]) -> None:
         """Pieces of the body. The list is emptied."""
@@ -244,8 +238,9 @@ class Connection(asyncio.Protocol):
         self.usable = False
         self._transport.abort()
 
-    def remind(self, until: float) -> None:
-        """Let whoever waits give up at that time of the loop."""
+    def wait(self, response: Response, until: float) -> asyncio.Future[None]:
+        """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
+        waiter = response.waiter = self.loop.create_future()
         self._until = until
         timer = self._timer
         if timer is None or timer.when() > until:
@@ -253,6 +248,7 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
             self._timer = self.loop.call_at(until, self._look)
+        return waiter
 
     def read_on(self) -> None:
         """Go on where reading was paused."""
@@ -318,7 +314,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """An answer begins."""
-        if self._response is not None and self._response.complete:
+        response = self._response
+        if response is not None and response.complete:
             self.usable = False
         self._said.clear()
 
@@ -404,7 +401,7 @@ class Http1:
             while not response.status:
                 if response.error is not None:
                     raise response.error
-                await response.wait(until)
+                await connection.wait(response, until)
         except BaseException:
             response.give_back()
             raise
