@@ -69,10 +69,6 @@ class _Try(msgspec.Struct, eq=False):
     tighter: bool = False
 
 
-def _tried(backend: WatchedBackend, retries: int) -> _Try:
-    return _Try(backend, retries + 1, backend.key_count - 1)
-
-
 class Attempt(msgspec.Struct, eq=False):
     """One request to one backend, its place taken and its breaker entered. Ends by `leave`, told or untold how."""
 
@@ -119,11 +115,13 @@ class Attempt(msgspec.Struct, eq=False):
         self.backend.breaker.began(self._ticket)
 
     def answered(self, now: float, *, streamed: bool) -> None:
-        """The answer is complete."""
-        self._known = True
-        self.backend.breaker.answered(self._ticket, now)
+        """The answer is complete, and the place free again."""
+        backend = self.backend
+        backend.breaker.answered(self._ticket, now)
         if not streamed:
-            self.backend.whole.measured(now - self.started, now)
+            backend.whole.measured(now - self.started, now)
+        self._left = True
+        backend.places.release()
 
     def judged(self, found: Verdict, now: float, *, fault: bool) -> None:
         """It failed: tell the breaker whose fault it was."""
@@ -187,7 +185,7 @@ class Attempts(msgspec.Struct, eq=False):
         backend = tier.members[0].backend
         if not backend.breaker.closed or not backend.places.take():
             return None
-        own = self._current = _tried(backend, tier.retries)
+        own = self._current = _Try(backend, tier.retries + 1, backend.key_count - 1)
         self._tries = [own]
         self._asked.add(backend)
         return self._attempt(own, tier.model, self.until - self._call.timeout_s, self._call)
@@ -308,7 +306,7 @@ class Attempts(msgspec.Struct, eq=False):
                 self._record.emit("attempt.skipped", backend=backend.name, model=tier.model, reason=lacking)
                 continue
             self._asked.add(backend)
-            tries.append(_tried(backend, tier.retries))
+            tries.append(_Try(backend, tier.retries + 1, backend.key_count - 1))
         return tries
 
     async def _from(self, tier: Tier, tries: list[_Try]) -> Attempt | None:

@@ -62,16 +62,17 @@ class Response(msgspec.Struct, eq=False):
     """One answer, from its head on. Ends by `give_back`.
 
     Attributes:
+        connection: what it comes over.
         status: of HTTP.
         headers: by lower-case names; of several of one name the last.
         complete: whether no more of it will come.
         error: why it ended before its end.
         reusable: whether all of it has come, and the server takes another request behind it.
-        tap: gets what comes of the body while somebody waits for it.
+        tap: gets what comes of the body while somebody waits for it; the end of it passes no tap.
         waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
-    _connection: Connection
+    connection: Connection
     _parts: list[bytes] = []
     _size: int = 0
     _head_size: int = 0
@@ -101,13 +102,13 @@ class Response(msgspec.Struct, eq=False):
             HttpFailed: the body is cut off.
         """
         while not self._parts and not self.complete:
-            await self.wait(until)
+            await self.connection.wait(self, until)
         if self._parts:
             parts = self._parts
             data = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
             self._size = 0
-            self._connection.read_on()
+            self.connection.read_on()
             return data
         if self.error is not None:
             raise self.error
@@ -128,14 +129,7 @@ class Response(msgspec.Struct, eq=False):
 
     def give_back(self) -> None:
         """Keep the connection of an answer that has come whole; close any other. May be called twice."""
-        self._connection.done(self)
-
-    def wait(self, until: float) -> asyncio.Future[None]:
-        """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
-        connection = self._connection
-        waiter = self.waiter = connection.loop.create_future()
-        connection.remind(until)
-        return waiter
+        self.connection.done(self)
 
     def take(self, pieces: list[bytes]) -> None:
         """Pieces of the body. The list is emptied."""
@@ -148,6 +142,7 @@ class Response(msgspec.Struct, eq=False):
         """The last pieces of the body."""
         self._parts += pieces
         self.complete = True
+        self.tap = None
 
     def head_grows(self, size: int) -> bool:
         """A piece of the head has come, and not its end; whether it is still of a size that ends."""
@@ -163,6 +158,7 @@ class Response(msgspec.Struct, eq=False):
         if not self.complete:
             self.complete = True
             self.error = error
+            self.tap = None
 
     def wake(self) -> None:
         """Let whoever waits look again."""
@@ -242,8 +238,9 @@ class Connection(asyncio.Protocol):
         self.usable = False
         self._transport.abort()
 
-    def remind(self, until: float) -> None:
-        """Let whoever waits give up at that time of the loop."""
+    def wait(self, response: Response, until: float) -> asyncio.Future[None]:
+        """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
+        waiter = response.waiter = self.loop.create_future()
         self._until = until
         timer = self._timer
         if timer is None or timer.when() > until:
@@ -251,6 +248,7 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
             self._timer = self.loop.call_at(until, self._look)
+        return waiter
 
     def read_on(self) -> None:
         """Go on where reading was paused."""
@@ -278,6 +276,9 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._garbled(response)
+        tap = response.tap
+        if tap is not None and response.waiter is not None and tap.takes(self._pieces):
+            return
         pieces = self._pieces
         if response.complete:
             pieces.clear()  # it has them, and what is behind them is of an answer nobody has asked for
@@ -287,17 +288,8 @@ class Connection(asyncio.Protocol):
             if not response.head_grows(len(data)):
                 self.usable = False
             return
-        if begun:
-            if not pieces:
-                return  # the framing of what follows
-            tap = response.tap
-            if (
-                tap is not None
-                and response.waiter is not None
-                and tap.takes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            ):
-                pieces.clear()
-                return
+        if begun and not pieces:
+            return  # the framing of what follows
         response.take(pieces)
         response.wake()
         if response.full and not self._paused:
@@ -322,7 +314,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """An answer begins."""
-        if self._response is not None and self._response.complete:
+        response = self._response
+        if response is not None and response.complete:
             self.usable = False
         self._said.clear()
 
@@ -408,7 +401,7 @@ class Http1:
             while not response.status:
                 if response.error is not None:
                     raise response.error
-                await response.wait(until)
+                await connection.wait(response, until)
         except BaseException:
             response.give_back()
             raise

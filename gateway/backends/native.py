@@ -459,8 +459,10 @@ class NativeBackend:
         if not stream:
             return [opening, messages, b"],", _encode(fields)[1:]] if fields else [opening, messages, b"]}"]
         asks = b',"stream":true}'
-        if self._asks_usage:
-            options = bytes(fields.get("stream_options", b"{}")).strip()[1:-1].strip()
+        if self._asks_usage and "stream_options" not in fields:
+            asks = b',"stream":true,"stream_options":{"include_usage":true}}'
+        elif self._asks_usage:
+            options = bytes(fields["stream_options"]).strip()[1:-1].strip()
             fields = {name: raw for name, raw in fields.items() if name != "stream_options"}
             more = b"," if options else b""
             asks = b',"stream":true,"stream_options":{"include_usage":true%b%b}}' % (more, options)

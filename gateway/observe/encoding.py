@@ -67,9 +67,6 @@ def encode_events(events: Sequence[Event], content: Content = "masked", redactor
 
 def _as_it_is(events: Sequence[Event]) -> bytes | None:
     """The events, where each is JSON already; None where something in them has to be read first."""
-    messages = events[0].data.get("messages") if events else None
-    if messages and type(messages[0]) is not msgspec.Raw:
-        return None
     try:
         encoded = _quick.encode(events)
         if not encoded.isascii():

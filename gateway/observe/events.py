@@ -116,7 +116,7 @@ class Recorder:
         self._live = (*self._live, listener)
 
     def emit(self, kind: EventType, **data: Any) -> None:
-        """Record one event. `data` must be encodable as JSON."""
+        """Record one event. `data` must be encodable as JSON; what is JSON already is `msgspec.Raw`."""
         events = self.events
         events.append(Event(len(events), kind, self._now(), data))
         if self._live:
