@@ -197,11 +197,10 @@ class _Exchange:
         if self._stream is None:
             assert result.body is not None
             body = functions_answer(result.body) if self._turn.request.functions else result.body
+            # The transport writes at once: what is left to do for the turn delays nobody.
             self._cycle.answer(200, body, answer_lines(self._turn))
         elif not self._stream.ended:
             await _send_whole(self._stream, result, self._turn)
-        # The event loop writes when it comes round: what is left to do for the turn is done after that.
-        await asyncio.sleep(0)
 
     def _left(self) -> None:
         """The client has gone away: nobody waits for the answer any more."""
