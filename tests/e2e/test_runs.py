@@ -176,6 +176,15 @@ sys.exit(main(["worker"]))
 """
 
 
+def stop_between_writes(process: Process, database: Path) -> None:
+    """Stop a process while somebody else has the database's lock: with it in its hands, nobody could go on before it does."""
+    with closing(sqlite3.connect(database, timeout=20, isolation_level=None)) as held:
+        held.execute("BEGIN IMMEDIATE")
+        process.signal(signal.SIGSTOP)
+        time.sleep(0.05)
+        held.execute("ROLLBACK")
+
+
 @pytest.mark.timeout(240)
 async def test_a_worker_that_is_stopped_and_goes_on_makes_no_effect_a_second_time_B063(
     tmp_path: Path, stack: ExitStack
@@ -201,7 +210,7 @@ async def test_a_worker_that_is_stopped_and_goes_on_makes_no_effect_a_second_tim
         await first.until_ready()
         run_id = await ask(http, url)
         await upstream.stalled()
-        first.signal(signal.SIGSTOP)
+        await asyncio.to_thread(stop_between_writes, first, tmp_path / "hermes.db")
         second.start()
         found = await until(http, url, run_id, "completed")
         assert found["deliveries"] == 2

@@ -67,6 +67,9 @@ async def test_a_run_is_executed_and_its_answer_kept(shared: bool, tmp_path: Pat
         assert (over.status, over.answer, over.deliveries, over.error) == ("completed", b'{"done": true}', 1, None)
         assert over.started_at is not None
         assert over.finished_at is not None
+        async with asyncio.timeout(20):
+            while not at.counted.endings:  # it is counted once it is written down
+                await asyncio.sleep(0.005)
         assert at.counted.endings == ["completed"]
         assert await engine.runs.get(row.id, "somebody else") is None
 
