@@ -27,6 +27,8 @@ CONNECT_S: Final = 10.0
 _KEPT_S: Final = 30.0
 # Some send their whole policy with each answer.
 _HEAD_BYTES: Final = 256 * 1024
+# What stands between a body's pieces and behind them: a few bytes for each piece.
+_FRAMING_BYTES: Final = 16 * 1024 * 1024
 # What may wait to be read before the server has to wait.
 _WAITING_BYTES: Final = 512 * 1024
 # From here on, a body's pieces are not copied into one.
@@ -277,7 +279,8 @@ class Connection(asyncio.Protocol):
             pieces.clear()  # what is behind it is of an answer nobody has asked for
         elif begun:
             if not pieces:
-                return  # the framing of what follows
+                self._framing_came(response, len(data))
+                return
             tap = response.tap
             if (
                 tap is not None
@@ -304,6 +307,23 @@ class Connection(asyncio.Protocol):
         if not response.status and self._head_bytes > _HEAD_BYTES:
             self.usable = False
             response.end(NotHttp("the answer's head has no end"))
+
+    def _framing_came(self, response: Response, size: int) -> None:
+        """Of what follows, or trailers."""
+        self._head_bytes += size
+        if self._head_bytes > _FRAMING_BYTES:
+            self.usable = False
+            response.end(CutOff("the answer's framing has no end"))
+            response.wake()
+
+    def pause_writing(self) -> None:
+        """The server takes a large request slower than it is sent: if it answers first, what is left of it is not waited for."""
+        self.usable = False
+
+    def resume_writing(self) -> None:
+        """It has taken it."""
+        if self._response is not None and not self._response.complete:
+            self.usable = True
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whichever side."""
