@@ -89,8 +89,7 @@ class ChatCompletions:
             principal, wishes = await read_headers(
                 scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers
             )
-            limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
-            body = await read_body(scope, limit_bytes)
+            body = await read_body(scope, snapshot.body_limit_bytes)
             # What a session goes on from is not in the request.
             kept = wishes.session is not None and snapshot.config.context.sessions.store
             request = decode_request(body, paired=not kept)
@@ -107,8 +106,7 @@ class ChatCompletions:
             self._turns.refuse(trace_id, principal, ENDPOINT, error, origin)
             cycle.fail(describe(error))
             return
-        exchange = _Exchange(self._turns, cycle, send, principal, request, body, wishes, origin, self._silence_s)
-        await exchange.run()
+        await _Exchange(self._turns, cycle, send, self._silence_s).run(principal, request, body, wishes, origin)
 
 
 class _Exchange:
@@ -119,46 +117,24 @@ class _Exchange:
     _answered = False
     _gone = False
 
-    def __init__(
-        self,
-        turns: Turns,
-        cycle: Cycle,
-        send: Send,
-        principal: Principal,
-        request: ChatRequest,
-        body: bytes,
-        wishes: Wishes,
-        origin: Origin,
-        silence_s: float,
-    ) -> None:
+    def __init__(self, turns: Turns, cycle: Cycle, send: Send, silence_s: float) -> None:
         self._turns = turns
         self._cycle = cycle
-        self._principal = principal
-        self._request = request
-        self._body = body
-        self._wishes = wishes
-        self._origin = origin
         self._send = send
         self._silence_s = silence_s
-        self._task = asyncio.current_task()
 
-    async def run(self) -> None:
+    async def run(
+        self, principal: Principal, request: ChatRequest, body: bytes, wishes: Wishes, origin: Origin
+    ) -> None:
         """Run the turn, and answer."""
-        self._cycle.on_gone = self._left
+        cycle, turns = self._cycle, self._turns
+        cycle.on_gone = self._left
         try:
-            await self._turns.answer(
-                self._cycle.trace_id,
-                self._principal,
-                self._request,
-                self._wishes,
-                ENDPOINT,
-                self._begun,
-                self._body,
-                self._origin,
-                self._deliver,
+            await turns.answer(
+                cycle.trace_id, principal, request, wishes, ENDPOINT, self._begun, body, origin, self._deliver
             )
             if self._turn is not None and self._turn.joinable is not None:
-                self._turns.joining.delivered(self._turn.joinable)
+                turns.joining.delivered(self._turn.joinable)
         except GatewayError as error:
             answer = describe(error)
             if self._turn is not None and self._turn.standing is not None:
@@ -181,10 +157,10 @@ class _Exchange:
                 await self._cut_off()
                 raise
             # Nobody is left to answer; the turn is over and recorded.
-            assert self._task is not None
-            self._task.uncancel()
+            assert cycle.task is not None
+            cycle.task.uncancel()
         finally:
-            self._cycle.on_gone = None
+            cycle.on_gone = None
             if self._stream is not None:
                 self._stream.close()
 
@@ -236,8 +212,8 @@ class _Exchange:
         self._gone = True
         if self._turn is not None:
             self._turn.gone_away = True
-        assert self._task is not None
-        self._task.cancel()
+        assert self._cycle.task is not None
+        self._cycle.task.cancel()
 
 
 async def _send_whole(stream: ChatStream, result: TurnResult, turn: Turn) -> None:

@@ -248,7 +248,8 @@ class Connection(asyncio.Protocol):
     def _start(self, cycle: Cycle, scope: Scope) -> None:
         self._running = cycle
         tasks = self._server.tasks
-        tasks.add(self._loop.create_task(cycle.run(self._app, scope, tasks)))
+        cycle.task = self._loop.create_task(cycle.run(self._app, scope, tasks))
+        tasks.add(cycle.task)
 
     def _scope_of(self, method: bytes, url: bytes, version: str) -> dict[str, Any]:
         """ASGI's scope of such requests, but for what each has of its own."""

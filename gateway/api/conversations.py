@@ -123,9 +123,8 @@ def _no_conversation(conversation_id: str) -> NotFound:
 
 
 async def _asked(request: Request, services: Services) -> _Asked:
-    limit_bytes = int(services.versions.serving.config.server.body_limit_mb * 1024 * 1024)
     try:
-        body = await read_body(request.scope, limit_bytes)
+        body = await read_body(request.scope, services.versions.serving.body_limit_bytes)
     except ClientGone as error:
         raise InvalidRequest("The request was not complete.") from error
     try:

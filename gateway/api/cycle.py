@@ -67,6 +67,7 @@ class Cycle:
 
     Attributes:
         trace_id: 32 hex digits.
+        task: what answers it, while it does.
         received: whether the whole request is there.
         disconnected: whether the client has gone.
         started: whether the answer has begun, and `complete` whether it is over.
@@ -74,6 +75,7 @@ class Cycle:
     """
 
     # What is the same for most of them costs nothing as long as it stays so.
+    task: asyncio.Task[None] | None = None
     received = False
     disconnected = False
     started = False
@@ -97,7 +99,7 @@ class Cycle:
         self._parts: list[bytes] = []
 
     async def run(self, app: ASGIApp, scope: Scope, tasks: set[asyncio.Task[None]]) -> None:
-        """Let the app answer; where it does not, the client gets an error."""
+        """Let the app answer, in a task that is one of `tasks` until then; where it does not, the client gets an error."""
         try:
             await app(scope, self.receive, self.send)
         except GatewayError as error:
@@ -113,7 +115,9 @@ class Cycle:
             if not self.complete and not self.disconnected:
                 # Half an answer must not pass for a whole one.
                 self._line.transport.close()
-            tasks.discard(asyncio.current_task())
+            if self.task is not None:
+                tasks.discard(self.task)
+                self.task = None
 
     async def body(self, limit_bytes: int) -> bytes:
         """The whole body of the request; most have come whole by the time they are asked for.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from starlette.types import Scope
 
 from gateway.api.cycle import CYCLE, Cycle, too_large
@@ -12,8 +15,8 @@ Headers = list[tuple[bytes, bytes]]
 _PLAIN = frozenset({b"", b"identity"})
 
 
-async def read_body(scope: Scope, limit_bytes: int) -> bytes:
-    """The whole request body.
+def read_body(scope: Scope, limit_bytes: int) -> Coroutine[Any, Any, bytes]:
+    """The whole request body, to be awaited.
 
     Raises:
         BodyTooLarge: it is larger than the limit; no more than the limit is ever held.
@@ -32,7 +35,7 @@ async def read_body(scope: Scope, limit_bytes: int) -> bytes:
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > limit_bytes:
             raise too_large(limit_bytes)
-    return await cycle.body(limit_bytes)
+    return cycle.body(limit_bytes)
 
 
 def header(scope: Scope, name: bytes) -> str | None:

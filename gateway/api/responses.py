@@ -68,7 +68,7 @@ class Responses:
             principal, wishes = await read_headers(
                 scope, snapshot.keys, services.clock.now(), snapshot.tools.forward_headers
             )
-            body = await read_body(scope, int(snapshot.config.server.body_limit_mb * 1024 * 1024))
+            body = await read_body(scope, snapshot.body_limit_bytes)
             request = decode_responses(body)
             principal = for_user(principal, request.user)
             await answer_approvals(request.items, principal, services.desk)

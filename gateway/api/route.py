@@ -23,8 +23,7 @@ def route_endpoints(services: Services) -> Router:
     async def route(request: Request) -> dict[str, Any]:
         snapshot = services.versions.serving
         principal, wishes = await read_headers(request.scope, snapshot.keys, services.clock.now())
-        limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
-        chat = decode_request(await read_body(request.scope, limit_bytes))
+        chat = decode_request(await read_body(request.scope, snapshot.body_limit_bytes))
         principal = for_user(principal, chat.user)
         # What decides is what is active now, not what was when the request began to arrive.
         lease = services.versions.acquire()

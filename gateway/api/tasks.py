@@ -27,8 +27,7 @@ def tasks_endpoints(services: Services) -> Router:
         snapshot = services.versions.serving
         origin = origin_of(request.scope, snapshot.keys.trusted_proxies)
         principal, wishes = await read_headers(request.scope, snapshot.keys, now)
-        limit_bytes = int(snapshot.config.server.body_limit_mb * 1024 * 1024)
-        asked = decoded(await read_body(request.scope, limit_bytes), AskedTask)
+        asked = decoded(await read_body(request.scope, snapshot.body_limit_bytes), AskedTask)
         services.drain.refuse()
         new = task_run(asked, principal, wishes, request.scope[CYCLE].trace_id, snapshot, now, origin)
         return summary(await services.runs.submit(new))

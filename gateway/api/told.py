@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from gateway.api.cycle import head_lines, whole_lines
 from gateway.api.http import Headers
 from gateway.api.standing import standing_headers
 from gateway.turn.context import Turn
+
+# Routes, models and backends that answers come from.
+_KEPT: Final = 256
 
 
 def answer_lines(turn: Turn) -> bytes:
@@ -20,15 +24,24 @@ def answer_lines(turn: Turn) -> bytes:
     if turn.replayed is not None:
         return head_lines(_told_again(turn.replayed))
     decision = turn.decision
-    lines = whole_lines(
-        f"x-gateway-version: {decision.version}\r\nx-gateway-route: {decision.route or '-'}\r\n"
-        f"x-gateway-strategy: {decision.strategy}\r\nx-gateway-model: {turn.answering}\r\n"
-        f"x-gateway-backend: {turn.backend or '-'}\r\n".encode(),
-        5,
-    )
+    # What a client wrote for a `*` may be anything, and is not kept.
+    written = _written if turn.wanted else _known
+    lines = written(decision.version, decision.route, decision.strategy, turn.answering, turn.backend)
     if turn.recalled or turn.approvals is not None or turn.standing is not None or decision.score is not None:
         lines += head_lines(_further(turn))
     return lines
+
+
+def _written(version: str, route: str | None, strategy: str, model: str, backend: str | None) -> bytes:
+    return whole_lines(
+        f"x-gateway-version: {version}\r\nx-gateway-route: {route or '-'}\r\nx-gateway-strategy: {strategy}\r\n"
+        f"x-gateway-model: {model}\r\nx-gateway-backend: {backend or '-'}\r\n".encode(),
+        5,
+    )
+
+
+# An answer's are nearly always those of one before it.
+_known = lru_cache(maxsize=_KEPT)(_written)
 
 
 def _further(turn: Turn) -> Headers:

@@ -69,10 +69,6 @@ class _Try(msgspec.Struct, eq=False):
     tighter: bool = False
 
 
-def _tried(backend: WatchedBackend, retries: int) -> _Try:
-    return _Try(backend, retries + 1, backend.key_count - 1)
-
-
 class Attempt(msgspec.Struct, eq=False):
     """One request to one backend, its place taken and its breaker entered. Ends by `leave`, told or untold how."""
 
@@ -83,8 +79,8 @@ class Attempt(msgspec.Struct, eq=False):
     number: int
     call: ModelCall
     started: float
-    was_sent: bool
     _ticket: int
+    was_sent: bool = True
     was_cut: bool = False
     _left: bool = False
     _known: bool = False
@@ -97,9 +93,13 @@ class Attempt(msgspec.Struct, eq=False):
         """
         call, backend = self.call, self.backend
         if call.fit is not None:
-            cut = call.fit.fit(call, backend.name, backend.config, tighter=self.own.tighter)
-            self.was_cut, self.was_sent = cut is not call, True
-            call = cut
+            try:
+                call = call.fit.fit(call, backend.name, backend.config, tighter=self.own.tighter)
+            except ContextTooLong:
+                self.was_sent = False
+                raise
+            if call is not self.call:
+                self.was_cut = True
         if backend.layout is not None:
             call = msgspec.structs.replace(call, messages=laid_out(call.messages, backend.layout))
         return call
@@ -115,11 +115,13 @@ class Attempt(msgspec.Struct, eq=False):
         self.backend.breaker.began(self._ticket)
 
     def answered(self, now: float, *, streamed: bool) -> None:
-        """The answer is complete."""
-        self._known = True
-        self.backend.breaker.answered(self._ticket, now)
+        """The answer is complete, and the place free again."""
+        backend = self.backend
+        backend.breaker.answered(self._ticket, now)
         if not streamed:
-            self.backend.whole.measured(now - self.started, now)
+            backend.whole.measured(now - self.started, now)
+        self._left = True
+        backend.places.release()
 
     def judged(self, found: Verdict, now: float, *, fault: bool) -> None:
         """It failed: tell the breaker whose fault it was."""
@@ -183,7 +185,7 @@ class Attempts(msgspec.Struct, eq=False):
         backend = tier.members[0].backend
         if not backend.breaker.closed or not backend.places.take():
             return None
-        own = self._current = _tried(backend, tier.retries)
+        own = self._current = _Try(backend, tier.retries + 1, backend.key_count - 1)
         self._tries = [own]
         self._asked.add(backend)
         return self._attempt(own, tier.model, self.until - self._call.timeout_s, self._call)
@@ -304,7 +306,7 @@ class Attempts(msgspec.Struct, eq=False):
                 self._record.emit("attempt.skipped", backend=backend.name, model=tier.model, reason=lacking)
                 continue
             self._asked.add(backend)
-            tries.append(_tried(backend, tier.retries))
+            tries.append(_Try(backend, tier.retries + 1, backend.key_count - 1))
         return tries
 
     async def _from(self, tier: Tier, tries: list[_Try]) -> Attempt | None:
@@ -341,8 +343,7 @@ class Attempts(msgspec.Struct, eq=False):
         backend = own.backend
         if call.tools_in is not None:
             call = said_in(call, backend.tool_schemas)
-        sent, ticket = call.fit is None, backend.breaker.enter()
-        return Attempt(own, backend, backend.key(now), model, self._number, call, now, sent, ticket)
+        return Attempt(own, backend, backend.key(now), model, self._number, call, now, backend.breaker.enter())
 
     def _choose(self, able: Sequence[_Try], now: float) -> _Try | None:
         """The one that was asked last if its retry is due soon, else the first that may be asked now, else the next."""

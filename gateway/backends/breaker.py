@@ -27,11 +27,15 @@ class Breaker:
 
     Every call gets a ticket when it starts and hands it in when it ends: what began before the breaker opened says
     nothing about the time after.
+
+    Attributes:
+        closed: whether calls pass without a second thought.
     """
 
-    __slots__ = ("_before", "_era", "_faults", "_open_s", "_opens_until", "_probing", "_since", "_span")
+    __slots__ = ("_before", "_era", "_faults", "_open_s", "_opens_until", "_probing", "_since", "_span", "closed")
 
     def __init__(self) -> None:
+        self.closed = True
         self._faults = 0
         # Answers and faults of this span of time, and of the one before it.
         self._span = [0, 0]
@@ -41,11 +45,6 @@ class Breaker:
         self._opens_until: float | None = None
         self._open_s = _OPEN_S
         self._probing = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether calls pass without a second thought."""
-        return self._opens_until is None
 
     def state(self, now: float) -> BreakerState:
         """Where it stands."""
@@ -112,6 +111,7 @@ class Breaker:
         self._probing = False
         self._open_s = seconds
         self._opens_until = now + seconds
+        self.closed = False
 
     def _close(self) -> None:
         self._era += 1
@@ -120,3 +120,4 @@ class Breaker:
         self._span = [0, 0]
         self._before = [0, 0]
         self._opens_until = None
+        self.closed = True

@@ -64,20 +64,25 @@ class Response(msgspec.Struct, eq=False):
     """One answer, from its head on. Ends by `give_back`.
 
     Attributes:
+        connection: what it comes over.
         status: of HTTP.
         headers: by lower-case names; of several of one name the last.
-        complete: whether all of it has come.
+        complete: whether no more of it will come.
+        error: why it ended before its end.
+        reusable: whether all of it has come, and the server takes another request behind it.
         tap: gets what comes of the body while somebody waits for it.
         waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
-    _connection: Connection
+    connection: Connection
     _parts: list[bytes] = []
     _size: int = 0
-    _error: HttpFailed | None = None
+    _head_size: int = 0
     status: int = 0
     headers: dict[bytes, bytes] = {}
     complete: bool = False
+    error: HttpFailed | None = None
+    reusable: bool = False
     tap: Tap | None = None
     waiter: asyncio.Future[None] | None = None
 
@@ -99,40 +104,34 @@ class Response(msgspec.Struct, eq=False):
             HttpFailed: the body is cut off.
         """
         while not self._parts and not self.complete:
-            await self.wait(until)
+            await self.connection.wait(self, until)
         if self._parts:
             parts = self._parts
             data = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
             self._size = 0
-            self._connection.read_on()
+            self.connection.read_on()
             return data
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return b""
 
     def at_once(self) -> bytes | None:
-        """The whole body, where all of it has come already and in no encoding; None where it has to be read."""
-        if not self.complete or self._error is not None or b"content-encoding" in self.headers:
+        """The whole body, where all of it has come unread and in no encoding; None where it has to be read.
+
+        As much as comes before anybody reads: never an answer without end.
+        """
+        if not self.complete or self.error is not None or b"content-encoding" in self.headers:
             return None
-        body = b"".join(self._parts)
-        self._parts.clear()
-        return body
+        return b"".join(self._parts)
 
     def at_eof(self) -> bool:
         """Whether everything has come and was read."""
-        return self.complete and self._error is None and not self._parts
+        return self.complete and self.error is None and not self._parts
 
     def give_back(self) -> None:
         """Keep the connection of an answer that has come whole; close any other. May be called twice."""
-        self._connection.done(self)
-
-    def wait(self, until: float) -> asyncio.Future[None]:
-        """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
-        connection = self._connection
-        waiter = self.waiter = connection.loop.create_future()
-        connection.remind(until)
-        return waiter
+        self.connection.done(self)
 
     def take(self, pieces: list[bytes]) -> None:
         """Pieces of the body. The list is emptied."""
@@ -142,25 +141,47 @@ class Response(msgspec.Struct, eq=False):
             pieces.clear()
 
     def end_with(self, pieces: list[bytes]) -> None:
-        """The last pieces of the body. The list is emptied."""
+        """The last pieces of the body."""
         self._parts += pieces
-        pieces.clear()
         self.complete = True
+
+    def head_grows(self, size: int) -> bool:
+        """A piece of the head has come, and not its end; whether it is still of a size that ends."""
+        self._head_size += size
+        if self._head_size <= _HEAD_BYTES:
+            return True
+        self.end(NotHttp("the answer's head has no end"))
+        self.wake()
+        return False
+
+    def framing_grows(self, size: int) -> bool:
+        """What stands between the body's pieces, or trailers; whether it is still of a size that ends."""
+        self._head_size += size
+        if self._head_size <= _FRAMING_BYTES:
+            return True
+        self.end(CutOff("the answer's framing has no end"))
+        self.wake()
+        return False
 
     def end(self, error: HttpFailed | None = None) -> None:
         """No more will come."""
         if not self.complete:
             self.complete = True
-            self._error = error
+            self.error = error
 
-    def wake(self, error: BaseException | None = None) -> None:
+    def wake(self) -> None:
         """Let whoever waits look again."""
+        waiter = self.waiter
+        if waiter is not None:
+            self.waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def late(self) -> None:
+        """Tell whoever waits that the time is up."""
         waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
-            if error is not None:
-                waiter.set_exception(error)
-            else:
-                waiter.set_result(None)
+            waiter.set_exception(TimeoutError())
 
     def lost(self) -> None:
         """The server has hung up."""
@@ -171,11 +192,6 @@ class Response(msgspec.Struct, eq=False):
                 framed = b"content-length" in self.headers or b"transfer-encoding" in self.headers
                 self.end(CutOff("the answer is incomplete") if framed else None)
         self.wake()
-
-    @property
-    def error(self) -> HttpFailed | None:
-        """Why it ended before its end."""
-        return self._error
 
     @property
     def full(self) -> bool:
@@ -201,8 +217,6 @@ class Connection(asyncio.Protocol):
         self.on_header = self._said.__setitem__
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(**_LENIENT)
-        self._head_bytes = 0
-        self._keep = False
         self._paused = False
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -210,8 +224,6 @@ class Connection(asyncio.Protocol):
     def ask(self, parts: Sequence[bytes], size: int) -> Response:
         """Send a request, whose body is of this size; its answer, of which nothing has come yet."""
         response = self._response = Response(self)
-        self._head_bytes = 0
-        self._keep = False
         if size < _WRITTEN_APART_BYTES:
             self._transport.write(b"".join(parts))
         else:
@@ -223,8 +235,7 @@ class Connection(asyncio.Protocol):
         if self._response is not response:
             return
         self._response = None
-        # `_keep` says that all of the answer has come.
-        if self._keep and self.usable:
+        if response.reusable and self.usable:
             if self._paused:
                 self.read_on()
             self._client.keep(self)
@@ -236,8 +247,9 @@ class Connection(asyncio.Protocol):
         self.usable = False
         self._transport.abort()
 
-    def remind(self, until: float) -> None:
-        """Let whoever waits give up at that time of the loop."""
+    def wait(self, response: Response, until: float) -> asyncio.Future[None]:
+        """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
+        waiter = response.waiter = self.loop.create_future()
         self._until = until
         timer = self._timer
         if timer is None or timer.when() > until:
@@ -245,6 +257,7 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
             self._timer = self.loop.call_at(until, self._look)
+        return waiter
 
     def read_on(self) -> None:
         """Go on where reading was paused."""
@@ -272,14 +285,19 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._garbled(response)
-        if not begun:
-            self._head_came(response, len(data))
         pieces = self._pieces
         if response.complete:
-            pieces.clear()  # what is behind it is of an answer nobody has asked for
-        elif begun:
+            pieces.clear()  # it has them, and what is behind them is of an answer nobody has asked for
+            response.wake()
+            return
+        if not response.status:
+            if not response.head_grows(len(data)):
+                self.usable = False
+            return
+        if begun:
             if not pieces:
-                self._framing_came(response, len(data))
+                if not response.framing_grows(len(data)):
+                    self.usable = False
                 return
             tap = response.tap
             if (
@@ -291,7 +309,7 @@ class Connection(asyncio.Protocol):
                 return
         response.take(pieces)
         response.wake()
-        if response.full and not self._paused and not response.complete:
+        if response.full and not self._paused:
             self._paused = True
             self._transport.pause_reading()
 
@@ -300,21 +318,6 @@ class Connection(asyncio.Protocol):
         if not response.complete:
             response.take(self._pieces)
         response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
-
-    def _head_came(self, response: Response, size: int) -> None:
-        """A piece of the head, or all of it."""
-        self._head_bytes += size
-        if not response.status and self._head_bytes > _HEAD_BYTES:
-            self.usable = False
-            response.end(NotHttp("the answer's head has no end"))
-
-    def _framing_came(self, response: Response, size: int) -> None:
-        """Of what follows, or trailers."""
-        self._head_bytes += size
-        if self._head_bytes > _FRAMING_BYTES:
-            self.usable = False
-            response.end(CutOff("the answer's framing has no end"))
-            response.wake()
 
     def pause_writing(self) -> None:
         """The server takes a large request slower than it is sent: if it answers first, what is left of it is not waited for."""
@@ -337,7 +340,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """An answer begins."""
-        if self._response is not None and self._response.complete:
+        response = self._response
+        if response is not None and response.complete:
             self.usable = False
         self._said.clear()
 
@@ -354,7 +358,7 @@ class Connection(asyncio.Protocol):
         """The answer has come whole."""
         response = self._response
         if response is not None and response.status and not response.complete:
-            self._keep = self._parser.should_keep_alive()
+            response.reusable = self._parser.should_keep_alive()
             response.end_with(self._pieces)
 
     def _look(self) -> None:
@@ -365,7 +369,7 @@ class Connection(asyncio.Protocol):
             return
         until = self._until if response.tap is None else response.tap.until
         if self.loop.time() >= until - 0.0005:
-            response.wake(TimeoutError())
+            response.late()
         else:
             self._timer = self.loop.call_at(until, self._look)
 
@@ -420,10 +424,10 @@ class Http1:
         size = sum(map(len, body))
         response = connection.ask((self._head, head, b"content-length: %d\r\n\r\n" % size, *body), size)
         try:
-            while not response.status and not response.complete:
-                await response.wait(until)
-            if response.error is not None and not response.status:
-                raise response.error
+            while not response.status:
+                if response.error is not None:
+                    raise response.error
+                await connection.wait(response, until)
         except BaseException:
             response.give_back()
             raise

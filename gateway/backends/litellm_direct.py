@@ -114,8 +114,11 @@ class Direct:
         return found
 
     def usage_of(self, pieces: list[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The usage that litellm gives a stream whose provider gave none. Takes long."""
-        built = self._litellm.stream_chunk_builder(pieces, messages=arguments["messages"])
+        """The usage that litellm gives a stream whose provider gave none; empty where it cannot. Takes long."""
+        try:
+            built = self._litellm.stream_chunk_builder(pieces, messages=arguments["messages"])
+        except self._litellm.exceptions.APIError:
+            return {}  # all of the answer was heard: it does not fail for want of a number
         usage: dict[str, Any] = {} if built is None else built.model_dump(mode="json", warnings=False)["usage"]
         return usage
 

@@ -65,6 +65,8 @@ class Servers:
         proxied = place.scheme in getproxies() or "all" in getproxies()
         if self._plain or len(self._known) >= _MOST_ADDRESSES or place.scheme not in ("http", "https"):
             raise NotSent
+        if place.user is not None:
+            raise NotSent  # two may then claim the same header
         if proxied and not proxy_bypass(place.host or ""):
             raise NotSent
         tls = None
@@ -198,10 +200,10 @@ class Streamed:
             while data := await self._reader.readany(self._exchange.until):
                 if not self._events:
                     held.append(data)
-                elif payloads := parser.feed(data):
-                    yield _lines(payloads)
-            if payloads := parser.close():
-                yield _lines(payloads)
+                elif lines := _lines(parser.feed(data)):
+                    yield lines
+            if lines := _lines(parser.close()):
+                yield lines
         except (HttpFailed, OSError, EventTooLarge) as error:
             self._exchange.failed = error
             raise
@@ -214,6 +216,8 @@ class Streamed:
 
 
 def _lines(payloads: list[bytes]) -> str:
-    """One line for each event. A line break within one stands between JSON's tokens: a string cannot hold it raw."""
-    whole = b"\ndata: ".join([payload.replace(b"\n", b" ") for payload in payloads])
-    return "data: " + whole.decode("utf-8", "replace") + "\n"
+    """One line for each event that says something. A line break within one stands between JSON's tokens: a string cannot
+    hold it raw.
+    """
+    said = b"".join([b"data: " + payload.replace(b"\n", b" ") + b"\n" for payload in payloads if payload])
+    return said.decode("utf-8", "replace")

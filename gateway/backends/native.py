@@ -196,7 +196,9 @@ class NativeBackend:
         response: Response | None = None
         try:
             response = await self._begin(call, until, stream=False)
-            body = await self._whole(response, call, until)
+            body = response.at_once()
+            if body is None:
+                body = await self._whole(response, call, until)
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
         except (HttpFailed, OSError) as error:
@@ -327,9 +329,7 @@ class NativeBackend:
 
     async def _whole(self, response: Response, call: ModelCall, until: float) -> bytes:
         """The body of an answer, which is not larger than what a gateway can hold of many at once."""
-        body = response.at_once()
-        if body is None:
-            body = await _read(self._reader(response, call), until)
+        body = await _read(self._reader(response, call), until)
         if len(body) > _ANSWER_BYTES:
             raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
         return body
@@ -459,8 +459,10 @@ class NativeBackend:
         if not stream:
             return [opening, messages, b"],", _encode(fields)[1:]] if fields else [opening, messages, b"]}"]
         asks = b',"stream":true}'
-        if self._asks_usage:
-            options = bytes(fields.get("stream_options", b"{}")).strip()[1:-1].strip()
+        if self._asks_usage and "stream_options" not in fields:
+            asks = b',"stream":true,"stream_options":{"include_usage":true}}'
+        elif self._asks_usage:
+            options = bytes(fields["stream_options"]).strip()[1:-1].strip()
             fields = {name: raw for name, raw in fields.items() if name != "stream_options"}
             more = b"," if options else b""
             asks = b',"stream":true,"stream_options":{"include_usage":true%b%b}}' % (more, options)

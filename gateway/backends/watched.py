@@ -6,6 +6,7 @@ not know models, or what is asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, Protocol, runtime_checkable
 
@@ -35,11 +36,11 @@ class Pace:
 
     def __init__(self) -> None:
         self._seconds = 0.0
-        self._at: float | None = None
+        self._at = -math.inf  # when it was measured last
 
     def measured(self, seconds: float, now: float) -> None:
         """Take one measurement in; after a long silence it stands alone."""
-        if self._at is None or now - self._at > _REMEMBERED_S:
+        if now - self._at > _REMEMBERED_S:
             self._seconds = seconds
         else:
             self._seconds += _NEWEST * (seconds - self._seconds)
@@ -47,7 +48,7 @@ class Pace:
 
     def at(self, now: float) -> float | None:
         """The average; None where nothing was measured in the last minute."""
-        return None if self._at is None or now - self._at > _REMEMBERED_S else self._seconds
+        return None if now - self._at > _REMEMBERED_S else self._seconds
 
 
 @runtime_checkable
@@ -95,13 +96,14 @@ class WatchedBackend:
         self.layout = _layout(config)
         self._keys = tuple(Key(adapter) for adapter in adapters)
         self.key_count = len(self._keys)
+        self._only = self._keys[0] if self.key_count == 1 else None
         self._turn = 0
 
     def key(self, now: float) -> Key:
         """The key for the next call: in turn, those that rest left out; if all do, the one that is up first."""
+        if self._only is not None:
+            return self._only
         keys = self._keys
-        if len(keys) == 1:
-            return keys[0]
         for step in range(len(keys)):
             key = keys[(self._turn + step) % len(keys)]
             if key.rests_until <= now:

@@ -98,12 +98,12 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls in this message."""
+        blocks = self.blocks
+        if len(blocks) == 1 and type(blocks[0]) is not ToolCall:  # most messages
+            return ()
         if self.role != "assistant":
             return ()
-        if len(self.blocks) == 1:  # most answers
-            block = self.blocks[0]
-            return (block,) if type(block) is ToolCall else ()
-        return tuple([block for block in self.blocks if isinstance(block, ToolCall)])
+        return tuple([block for block in blocks if isinstance(block, ToolCall)])
 
     @property
     def has_image(self) -> bool:

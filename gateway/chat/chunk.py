@@ -86,32 +86,34 @@ class ChunkFields(msgspec.Struct):
 class Form:
     """What chunks have in common that bring nothing but more text of the only choice: the bytes around the text.
 
+    Some servers pad each chunk, so that its size does not tell the text's; what stands between text and padding is common too.
+
     Attributes:
         before: up to the text, its quotation mark included.
-        after: from the text's other quotation mark on.
+        inner: from the text's other quotation mark on up to the padding; empty where there is none.
+        after: what stands behind both.
         first: what stands before the text of the first of several events.
-        between: what stands between the texts of two.
-        last: what stands behind the text of the last.
-        begins: where the first text begins.
-        ends: where the last one ends, from behind.
-        least_bytes: the size of an event that says nothing.
+        between: what stands between two.
+        last: what stands behind the last.
+        varies: where in several events all that differs stands.
+        least_bytes: the size of an event that says nothing, where nothing is padded.
     """
 
-    __slots__ = ("after", "before", "begins", "between", "ends", "first", "last", "least_bytes")
+    __slots__ = ("after", "before", "between", "first", "inner", "last", "least_bytes", "varies")
 
-    def __init__(self, before: bytes, after: bytes) -> None:
+    def __init__(self, before: bytes, after: bytes, inner: bytes = b"") -> None:
         self.before = before
+        self.inner = inner
         self.after = after
         self.first = b"data: " + before
         self.last = after + b"\n\n"
         self.between = self.last + self.first
-        self.begins = len(self.first)
-        self.ends = -len(self.last)
+        self.varies = slice(len(self.first), -len(self.last))
         self.least_bytes = len(self.between)
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Chunks of one form that arrived together: their texts, each as it stands between quotation marks, and all of them read and joined."""
+    """Chunks of one form that arrived together: what each has of its own, as it stands there, and all their texts read and joined."""
 
     form: Form
     spelled: list[bytes]

@@ -65,7 +65,7 @@ class StreamWriter:
                 if run:
                     out.append(self._patched(run))
                     run = []
-                out.append(self.run(chunk.run) or self._one_by_one(chunk.payloads))
+                out.append(self.run(chunk.run) or self._patched(chunk.payloads))
             elif self._tokens is None:
                 out.append(b"data: " + self._rewritten(chunk.data) + b"\n\n")
             else:
@@ -112,10 +112,10 @@ class StreamWriter:
         for name, said, new in zip(_NAMES, (seen[0], int(seen[2]), seen[1]), self._named, strict=True):
             value = _encode(said)
             for old in (name + value, name + b" " + value):
-                end = data.find(old) + len(old)
+                _, found, rest = data.partition(old)
                 # The character behind belongs to the pattern: 12 is not the head of 123 or 12.5.
-                behind = data[end : end + 1]
-                if data.count(old) == 1 and behind in _BEHIND:
+                behind = rest[:1]
+                if found and behind in _BEHIND and old not in rest:
                     tokens.append((old + behind, new + behind))
                     break
             else:
@@ -123,13 +123,15 @@ class StreamWriter:
         self._tokens = tuple(tokens)
 
     def _patched_form(self, form: Form) -> tuple[bytes, bytes, bytes] | None:
-        """What stands before, between and behind the texts of a run; None where the three values cannot be replaced there."""
+        """What stands before, between and behind what a run varies; None where the three values cannot be replaced there."""
         # No JSON holds this byte.
-        patched = None if self._tokens is None else self._replaced([form.before + b"\0" + form.after])
+        whole = form.before + b"\0" + form.inner + b"\0" + form.after
+        patched = self._replaced([whole])
         if patched is None:
             return None
-        first, last = patched.split(b"\0")
-        return first, last + first, last
+        first, inner, last = patched.split(b"\0")
+        # What stands between text and padding is written as it came; the three values seldom stand there.
+        return (first, last + first, last) if inner == form.inner else None
 
     def _patched(self, run: list[bytes]) -> bytes:
         # None: spaced in another way, or the same value stands in a nested object too.
@@ -140,7 +142,8 @@ class StreamWriter:
 
     def _replaced(self, run: list[bytes]) -> bytes | None:
         """The frames of a run with the three values replaced; None where they do not stand once in each."""
-        assert self._tokens is not None
+        if self._tokens is None:
+            return None
         joined = b"data: " + b"\n\ndata: ".join(run) + b"\n\n"
         for old, new in self._tokens:
             if joined.count(old) != len(run):

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, Form, Run
 
 _TEXT = re.compile(rb'"content":\s*"((?:[^"\\]|\\.)*+)"')
+_PADDING = re.compile(rb'"obfuscation":\s*"([A-Za-z0-9]*)"')
+
+# Chunks that are looked at as one run: of many with something else between them, each look would go through all that follow.
+_MOST: Final = 128
 
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
@@ -60,7 +65,7 @@ class RunScanner:
         form = form_of(came)
         shown = form if came is made.data else form_of(made.data)
         self._came = None
-        if form is not None and shown is not None:
+        if form is not None and shown is not None and (shown is form or not shown.inner):
             self._came, self._made = form, shown
         self._known = made.fields
 
@@ -69,7 +74,9 @@ class RunScanner:
         form = self._came
         if form is None or not events.startswith(form.first) or not events.endswith(form.last):
             return None
-        spelled = events[form.begins : form.ends].split(form.between)
+        spelled = events[form.varies].split(form.between)
+        if form.inner:
+            return self._read_padded(form, spelled)
         # Strings hold neither line breaks nor quotation marks: what can be read as one text each is one event each.
         try:
             if len(spelled) == 1:
@@ -79,37 +86,70 @@ class RunScanner:
                 # A chunk that says nothing, or one that is shorter than the form, whose two halves overlap in it.
                 blank = self._blank and len(events) == form.least_bytes
                 return Run(self._made, spelled, text) if blank else None
-            joined = b'","'.join(spelled)
-            if b'\\","' in joined:
-                # A quotation mark that seems to end a text and does not would let half a text pass as one.
-                texts = [_decode_text(b'"%b"' % each) for each in spelled]
-            else:
-                texts = _decode_texts(b'["%b"]' % joined)
+            texts = _texts(spelled)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if len(texts) != len(spelled) or not (self._blank or all(texts)):
             return None
         return Run(self._made, spelled, "".join(texts))
 
+    def _read_padded(self, form: Form, spelled: list[bytes]) -> Run | None:
+        inner = form.inner
+        said: list[bytes] = []
+        for each in spelled:
+            text, found, padding = each.partition(inner)
+            if not found or (padding and not padding.isalnum()):
+                return None
+            said.append(text)
+        # Of a text that holds what stands behind texts, half would be left here, and the quotation mark behind it is no end.
+        try:
+            texts = _texts(said)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if len(texts) != len(said) or not (self._blank or all(texts)):
+            return None
+        return Run(self._made, spelled if self._made is form else said, "".join(texts))
+
     def scan(self, payloads: Sequence[bytes], start: int) -> tuple[Chunk, int] | None:
         """The run that begins at `start`, of one chunk or more, and where it ends; None where none begins there."""
         form = self._came
         if form is None or not payloads[start].startswith(form.before):
             return None
-        end = len(payloads)
-        while not (payloads[end - 1].startswith(form.before) and payloads[end - 1].endswith(form.after)):
+        before, after = form.before, form.after
+        end = min(len(payloads), start + _MOST)
+        while not ((last := payloads[end - 1]).startswith(before) and last.endswith(after)):
             end -= 1
             if end == start:
                 return None
         run = self.read(b"data: %b\n\n" % b"\n\ndata: ".join(payloads[start:end]))
+        if run is None and end > start + 1:
+            # Something else stands between them; before it stands at least this one.
+            end = start + 1
+            run = self.read(b"data: %b\n\n" % payloads[start])
         if run is None or len(run.spelled) != end - start:
             return None
         known, made = self._known, run.form
         said = [ChunkChoice(0, Delta(content=run.text))]
         # For whoever looks at one chunk after the other, a run is one chunk that says all of it.
-        spelled = run.spelled[0] if len(run.spelled) == 1 else _encode(run.text)[1:-1]
+        spelled = run.spelled[0]
+        if end > start + 1:
+            padding = spelled[spelled.index(made.inner) :] if made.inner else b""
+            spelled = _encode(run.text)[1:-1] + padding
         fields = ChunkFields(known.id, known.model, said, created=known.created)
         return Chunk(made.before + spelled + made.after, fields, run), end
+
+
+def _texts(spelled: list[bytes]) -> list[str]:
+    """Texts as they stand between quotation marks, read; as many as there are, or else they were not one each.
+
+    Raises:
+        msgspec.DecodeError, UnicodeDecodeError: something else stands there.
+    """
+    joined = b'","'.join(spelled)
+    if b'\\","' in joined:
+        # A quotation mark that seems to end a text and does not would let half a text pass as one.
+        return [_decode_text(b'"%b"' % each) for each in spelled]
+    return _decode_texts(b'["%b"]' % joined)
 
 
 def form_of(data: bytes) -> Form | None:
@@ -117,4 +157,8 @@ def form_of(data: bytes) -> Form | None:
     found = _TEXT.search(data)
     if found is None or data.count(b'"content":') != 1 or b"\n" in data or b"\r" in data:
         return None
-    return Form(data[: found.start(1)], data[found.end(1) :])
+    begin, end = found.span(1)
+    padding = _PADDING.search(data, end)
+    if padding is None:
+        return Form(data[:begin], data[end:])
+    return Form(data[:begin], data[padding.end(1) :], data[end : padding.start(1)])

@@ -67,9 +67,6 @@ def encode_events(events: Sequence[Event], content: Content = "masked", redactor
 
 def _as_it_is(events: Sequence[Event]) -> bytes | None:
     """The events, where each is JSON already; None where something in them has to be read first."""
-    messages = events[0].data.get("messages") if events else None
-    if messages and type(messages[0]) is not msgspec.Raw:
-        return None
     try:
         encoded = _quick.encode(events)
         if not encoded.isascii():
@@ -100,12 +97,13 @@ def trace_row(
     private: Conversation | None = None,
 ) -> TraceRow:
     """The row that is kept of a finished turn, with placeholders for what is `private`."""
-    events = encode_events(trace.events, content, redactor)
-    if private is not None and is_touched(private, events):
-        events = masked_events(private, events)
-    first, last = (trace.events[0], trace.events[-1]) if trace.events else (_NOTHING, _NOTHING)
-    said: Iterable[Any] = map((last.data if last.type in LAST else _NOTHING.data).get, _IN_ROW)
-    row = TraceRow(trace.trace_id, trace.owner, first.at, last.at, *said, events)  # type: ignore[call-arg]  # `said` has 12
+    events = trace.events
+    encoded = encode_events(events, content, redactor)
+    if private is not None and is_touched(private, encoded):
+        encoded = masked_events(private, encoded)
+    first, last = (events[0], events[-1]) if events else (_NOTHING, _NOTHING)
+    said: Iterable[Any] = map((last if last.type in LAST else _NOTHING).data.get, _IN_ROW)
+    row = TraceRow(trace.trace_id, trace.owner, first.at, last.at, *said, encoded)  # type: ignore[call-arg]  # `said` has 12
     # Of a turn that was answered its last event says everything.
     return row if last.type == "turn.finished" else _completed(row)
 

@@ -116,12 +116,13 @@ class Recorder:
         self._live = (*self._live, listener)
 
     def emit(self, kind: EventType, **data: Any) -> None:
-        """Record one event. `data` must be encodable as JSON."""
+        """Record one event. `data` must be encodable as JSON; what is JSON already is `msgspec.Raw`."""
         events = self.events
-        event = Event(len(events), kind, self._now(), data)
-        events.append(event)
-        for listener in self._live:
-            listener.happened(self, event)
+        events.append(Event(len(events), kind, self._now(), data))
+        if self._live:
+            event = events[-1]
+            for listener in self._live:
+                listener.happened(self, event)
 
 
 class LiveSubscriber(Protocol):

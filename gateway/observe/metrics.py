@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import filterfalse
-from operator import attrgetter, is_
+from operator import attrgetter, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -105,7 +105,7 @@ _MOST_ALIKE: Final = 64
 _MOST_SHAPES: Final = 256
 _LONGEST_SHAPE: Final = 64
 
-_name_of = attrgetter("type")
+_name_of, _data_of = attrgetter("type"), attrgetter("data")
 _is_none = partial(is_, None)
 
 
@@ -328,26 +328,27 @@ class Metrics:
             for position, count in shape.counted:
                 count(events[position].data)
             if shape.is_turn:
-                self._turns(events[0].data.get("endpoint", NONE), events[-1].data, [_measured(events[-1].data)])
+                last = events[-1].data
+                self._turns(events[0].data.get("endpoint", NONE), last, [tuple(map(last.get, _MEASURED))])
             return
-        decided, answered = shape.plain
-        endpoint, last = events[0].data.get("endpoint", NONE), events[-1].data
-        made, by = events[decided].data, events[answered].data
+        first, made, by, last = map(_data_of, shape.plain(events))
+        endpoint = first.get("endpoint", NONE)
         labels = (endpoint, by.get("backend"), *map(made.get, _DECIDED), *map(last.get, _LABELS))
         alike = self._alike.get(labels)
         if alike is None:
             if len(self._alike) >= _MOST_KEPT:
                 self._fold()
             alike = self._alike[labels] = _Alike(endpoint, made, by, last, [])
-        alike.measured.append(_measured(last))
-        if len(alike.measured) >= _MOST_ALIKE:
+        measured = alike.measured
+        measured.append(tuple(map(last.get, _MEASURED)))
+        if len(measured) >= _MOST_ALIKE:
             self._count_alike(alike)
 
     def _shape(self, names: tuple[str, ...]) -> _Shape:
         counted = tuple((place, self._counting[name]) for place, name in enumerate(names) if name in self._counting)
         found = _Shape(counted, bool(names) and names[-1] in LAST and names[-1] not in _NO_TURNS)
         if names[-1:] == ("turn.finished",) and [names[place] for place, _ in counted] == _PLAIN:
-            found = found._replace(plain=(counted[0][0], counted[1][0]))
+            found = found._replace(plain=itemgetter(0, counted[0][0], counted[1][0], -1))
         if len(names) <= _LONGEST_SHAPE:
             if len(self._shapes) >= _MOST_SHAPES:
                 self._shapes.clear()
@@ -473,12 +474,12 @@ class Metrics:
 class _Shape(NamedTuple):
     """What is counted of traces whose events have the same names: which and how, and whether they are turns.
 
-    `plain` says, of turns that were answered in one round, where the decision and the answer are.
+    `plain` takes, of turns that were answered in one round, the first event, the decision, the answer and the last event.
     """
 
     counted: tuple[tuple[int, Callable[[Mapping[str, Any]], None]], ...]
     is_turn: bool
-    plain: tuple[int, int] | None = None
+    plain: itemgetter[Any] | None = None
 
 
 class _Alike(NamedTuple):
@@ -489,10 +490,6 @@ class _Alike(NamedTuple):
     by: Mapping[str, Any]
     last: Mapping[str, Any]
     measured: list[tuple[Any, ...]]
-
-
-def _measured(last: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(map(last.get, _MEASURED))
 
 
 class _Scraped(Collector):

@@ -69,11 +69,11 @@ class TraceWriter:
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         self._settled = asyncio.Condition()
-        self._accepted = 0
+        # Traces that were taken out of the queue to be written, and those of them that are written or lost.
+        self._taken = 0
         self._done = 0
         self._task: asyncio.Task[None] | None = None
         self._failing = False
-        self._closed = False
         self.dropped = 0
         self.written = 0
 
@@ -97,7 +97,8 @@ class TraceWriter:
         messages = events[0].data.get("messages")
         # What it holds on to, roughly: the request is what can be large.
         size = _LEAST + (sum(map(len, messages)) if isinstance(messages, list) else 0)
-        if self._closed or len(self._waiting) >= self._max_waiting or self._characters + size > MAX_CHARACTERS:
+        waiting, characters = self._waiting, self._characters + size
+        if len(waiting) >= self._max_waiting or characters > MAX_CHARACTERS:
             self.dropped += 1
             return
         private = trace.private
@@ -111,15 +112,14 @@ class TraceWriter:
                 row = trace_row(trace, config.content, self._redactor, private)
             except Exception:  # noqa: BLE001 - whoever writes it tries again, and tells
                 row = None
-        waiting = _Waiting(trace.trace_id, trace.owner, size, trace if row is None else None, row, private)
-        self._waiting.append(waiting)
-        self._characters += size
-        self._accepted += 1
-        self._wake.set()
+        if not waiting:
+            self._wake.set()
+        waiting.append(_Waiting(size, row, private, trace if row is None else None))
+        self._characters = characters
 
     async def flush(self, timeout_s: float = 5) -> bool:
         """Wait until everything queued by now is kept or dropped; False where that takes longer than `timeout_s`."""
-        goal = self._accepted
+        goal = self._taken + len(self._waiting)
         if self._done >= goal:
             return True
         self._hurry.set()
@@ -132,7 +132,7 @@ class TraceWriter:
 
     async def close(self, timeout_s: float = 5) -> None:
         """Write what waits, for up to `timeout_s`, and stop. What is left then is dropped and counted."""
-        self._closed = True
+        self._max_waiting = 0
         if self._task is None:
             return
         await self.flush(timeout_s)
@@ -156,6 +156,7 @@ class TraceWriter:
 
     async def _write_batch(self) -> None:
         batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+        self._taken += len(batch)
         lost_before = self.dropped
         written_before = self.written
         try:
@@ -187,7 +188,7 @@ class TraceWriter:
             # The task's outermost handler: a trace that can't be written must end neither the writing nor its neighbours.
             if len(batch) == 1:
                 self.dropped += 1
-                _log.exception("a trace could not be written", trace_id=batch[0].trace_id)
+                _log.exception("a trace could not be written", trace_id=batch[0].of.trace_id)
                 return
             for each in batch:
                 await self._keep([each])
@@ -212,14 +213,19 @@ class KeepsValues(Protocol):
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """A trace in the queue; `row` where it is encoded already."""
+    """A trace in the queue: its `row` where it is encoded already, else the trace itself."""
 
-    trace_id: str
-    owner: str
     size: int
-    trace: Recorder | None
     row: TraceRow | None
     private: Conversation | None
+    trace: Recorder | None
+
+    @property
+    def of(self) -> TraceRow | Recorder:
+        """Either."""
+        found = self.row or self.trace
+        assert found is not None
+        return found
 
 
 def _rows(batch: list[_Waiting], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
@@ -229,7 +235,7 @@ def _rows(batch: list[_Waiting], config: TracesConfig, redactor: Redactor | None
 def _values(batch: list[_Waiting]) -> list[tuple[str, Mapping[str, str]]]:
     if not any(map(_private_of, batch)):
         return []
-    return [(each.owner, each.private.masking.values) for each in batch if each.private is not None]
+    return [(each.of.owner, each.private.masking.values) for each in batch if each.private is not None]
 
 
 def _sampled(trace_id: str, share: float) -> bool:

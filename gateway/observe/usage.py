@@ -82,11 +82,11 @@ class UsageWriter:
                 self.dropped += 1
                 return
             counts = self._rows[place] = []
+            self._wake.set()  # once for each place: what waits is written whole
         elif len(counts) >= _MOST_COUNTS:
             counts[:] = [_sum(counts)]
         # Added up once a second, all at once: that costs a tenth of seven additions a turn.
         counts.append((turns, failed, prompt_tokens, cached_tokens, completion_tokens, cost, unpriced))
-        self._wake.set()
 
     async def flush(self) -> None:
         """Write what was added by now. Raises `StoreUnavailable`; nothing is lost by it."""

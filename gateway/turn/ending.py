@@ -72,26 +72,26 @@ class Ending:
             message = await self._hooked(turn, message)
         result = _result(turn, last, message, reason, plain=sink is None)
         behind = _behind(turn, progress, last, result) if progress.used else None
-        bare = behind is None
+        bare = turn.bare and behind is None
         if turn.stay is not None:
             await turn.stay.keep(turn, behind.hidden if behind is not None else (replayable_message(result.message),))
             if turn.stay.appends:  # of a session's own messages nothing is hidden
                 behind, bare = None, False
         joinable = turn.joinable
-        at_once = behind is not None and (bool(theirs) or (joinable is not None and joinable.begun))
-        if behind is not None and at_once:
+        if behind is not None and (theirs or (joinable is not None and joinable.begun)):
             # Of a mixed turn the client's next request depends on them, and comes at once.
             await self._continuity.keep(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
+            behind = None
         if joinable is not None:
             await self.commit(turn, result, turn.usage)
         if sink is not None:
             # With registry tools offered, the end of a round was held back; without, it went out as it came.
             await sink.finish(None if 0 in progress.stream.finished else result.finish_reason, turn.usage)
-        if behind is not None and not at_once:
+        if behind is not None:
             self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
-        elif bare and turn.bare and turn.snapshot.tools.specs:
+        elif bare and turn.snapshot.tools.specs:
             self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
         turn.step(State.TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result

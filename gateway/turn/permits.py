@@ -52,6 +52,7 @@ class Permit(msgspec.Struct, eq=False):
         number: of the stay, in this process.
         allowance: what it is counted by.
         today: the day it was let in on.
+        counts: whether anything is counted for it.
         taken: what it has taken out of its buckets.
         slots: the places it has.
         holds: what it has set aside.
@@ -62,14 +63,10 @@ class Permit(msgspec.Struct, eq=False):
     number: int
     allowance: Allowance
     today: Today
+    counts: bool
     taken: Sequence[Take] = ()
     slots: Sequence[Slot] = ()
     holds: Sequence[Hold] = ()
-
-    @property
-    def counts(self) -> bool:
-        """Whether anything is counted for it."""
-        return self.allowance is not NOTHING
 
     async def next_round(self, messages: Sequence[Message]) -> None:
         """Make sure that the turn may go on to its next round, which sends these messages.
@@ -168,7 +165,7 @@ class Permits:
         allowances = turn.snapshot.allowances
         today = allowances.today(self._clock.now())
         allowed = allowances.of(turn.principal, turn.tags, turn.pool.name, turn.decision.route)
-        permit = turn.permit = Permit(self, turn, next(self._numbers), allowed, today)
+        permit = turn.permit = Permit(self, turn, next(self._numbers), allowed, today, allowed is not NOTHING)
         return permit
 
     async def enter(self, permit: Permit) -> None:

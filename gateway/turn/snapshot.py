@@ -51,6 +51,7 @@ class Snapshot:
         encoder: the router's, as far as it may see what people say; None where likeness is not asked.
         allowances: who is limited by what.
         used: which facts of a request its routes ask for.
+        body_limit_bytes: no request's body may be larger.
     """
 
     version: Version
@@ -71,6 +72,7 @@ class Snapshot:
     encoder: Encoder | None = None
     allowances: Allowances = field(init=False)
     used: UsedFacts = field(init=False)
+    body_limit_bytes: int = field(init=False)
     _terms: dict[tuple[str, str | None], Terms] = field(default_factory=dict, init=False, repr=False)
     _bounds: dict[tuple[str, bool], Bound] = field(default_factory=dict, init=False, repr=False)
 
@@ -78,6 +80,7 @@ class Snapshot:
         """Lay out who is limited by what, and what is asked for."""
         object.__setattr__(self, "allowances", Allowances(self.config, self.routes))
         object.__setattr__(self, "used", UsedFacts(route.when for route in self.routes.values()))
+        object.__setattr__(self, "body_limit_bytes", int(self.config.server.body_limit_mb * 1024 * 1024))
 
     def terms(self, model: str, route: str | None) -> Terms:
         """What holds for every turn that goes to this model, by this route where it exists."""

@@ -125,7 +125,7 @@ def test_headers_are_those_of_the_answer_alone_by_lower_case_names(
             for _ in range(2):
                 response = await client.post(b"", (b"body",), until)
                 while not response.complete:
-                    await response.wait(until)
+                    await response.connection.wait(response, until)
                 seen.append((response.headers, response.at_once()))
                 response.give_back()
             assert seen == [
@@ -153,7 +153,7 @@ def test_only_what_is_whole_and_not_encoded_is_had_at_once(
                 response = await client.post(b"", (b"body",), until)
                 assert response.at_once() is None
                 while not response.complete:
-                    await response.wait(until)
+                    await response.connection.wait(response, until)
                 assert response.at_once() is None
                 response.give_back()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -171,13 +172,38 @@ async def test_text_passes_without_waking_the_stream(dialect: str, framing: Fram
     assert (client.straight, client.batches) == (7, 3)
 
 
+def padded(*frames: Frame) -> list[Frame]:
+    """Chunks as OpenAI pads them, so that their sizes do not tell their texts'."""
+    return [
+        Frame({**frame.payload, "obfuscation": ("aZ09" * 4)[: at * 7 % 16]})
+        if isinstance(frame.payload, dict)
+        else frame
+        for at, frame in enumerate(frames)
+    ]
+
+
 @pytest.mark.parametrize("dialect", ["openai", "compatible"])
-async def test_wherever_an_event_is_cut_the_client_gets_the_same(dialect: str) -> None:
-    whole = b"".join(events(*words('é " \\ two'), f("stop"), DONE))
+async def test_padded_text_passes_with_its_padding(dialect: str) -> None:
+    said = events(*padded(*words('a b \u00e9 " \\ f g h'), f("stop"), DONE))
+    client = Client()
+    assert await heard(client, arriving(said), dialect) is None
+    assert client.said == 'a b \u00e9 " \\ f g h'
+    assert (client.straight, client.batches) == (7, 3)
+    paddings = re.findall(rb'"obfuscation": ?"(\w*)"', client.sent)
+    assert paddings == (re.findall(rb'"obfuscation": "(\w*)"', b"".join(said)) if dialect == "openai" else [])
+
+
+@pytest.mark.parametrize("padding", [pytest.param(lambda *frames: frames, id="plain"), padded])
+@pytest.mark.parametrize("dialect", ["openai", "compatible"])
+async def test_wherever_an_event_is_cut_the_client_gets_the_same(
+    dialect: str, padding: Callable[..., Sequence[Frame]]
+) -> None:
+    said = events(*padding(*words('é " \\ two'), f("stop"), DONE))
+    whole = b"".join(said)
     expected = Client(taps=False)
     assert await heard(expected, [HEAD, chunked(whole), b"0\r\n\r\n"], dialect) is None
     # Up to the first text it is read whole, so that there is a tap for what is cut.
-    first = len(b"".join(events(*words("é"))))
+    first = len(b"".join(said[:2]))
     for at in range(first, len(whole)):
         client = Client()
         pieces = [chunked(piece) for piece in (whole[:first], whole[first:at], whole[at:]) if piece]
@@ -362,6 +388,7 @@ _FRAMES = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(
+    st.booleans(),
     st.lists(_FRAMES, min_size=4, max_size=25),
     st.lists(st.floats(0, 1), max_size=12),
     st.lists(st.booleans(), max_size=10),
@@ -369,9 +396,10 @@ _FRAMES = st.one_of(
     st.sampled_from([LF, CRLF]),
 )
 def test_however_it_is_cut_and_whenever_there_is_room_it_is_one_answer(
-    frames: list[Frame], cuts: list[float], room: list[bool], dialect: str, framing: Framing
+    pads: bool, frames: list[Frame], cuts: list[float], room: list[bool], dialect: str, framing: Framing
 ) -> None:
     said = [*words("begin here"), tc(0, id="call_1", name="t", arguments=""), *frames, f("stop"), u(1, 2), DONE]
+    said = padded(*said) if pads else said
     whole = b"".join(events(*said, framing=framing))
     pieces = [HEAD, *(chunked(piece) for piece in cut(whole, *(int(at * len(whole)) for at in cuts)) if piece)]
     has_room = iter(room)

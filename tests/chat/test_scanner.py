@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -113,9 +114,26 @@ def test_what_is_no_run_is_left_to_the_decoder(other: str) -> None:
 
 def test_empty_text_ends_a_run_where_it_has_to_be_left_out() -> None:
     payloads = [streamed("a"), streamed(""), streamed("b")]
-    assert runs().scan(payloads, 0) is not None
-    assert runs(blank=False).scan(payloads, 0) is None
+    found, left_out = runs().scan(payloads, 0), runs(blank=False).scan(payloads, 0)
+    assert found is not None
+    assert found[1] == 3
+    assert left_out is not None
+    assert (left_out[0].payloads, left_out[1]) == (payloads[:1], 1)
     assert runs(blank=False).scan([streamed("")], 0) is None
+
+
+@pytest.mark.parametrize("between", [streamed(""), streamed("b").replace(b'"index": 0', b'"index": 1')])
+def test_looking_at_many_with_others_between_takes_no_longer_for_each(between: bytes) -> None:
+    payloads = [streamed(f"word {at} ") for at in range(8000)]
+    payloads[5001:-1:3] = [between] * len(payloads[5001:-1:3])
+    scanner = runs(blank=False)
+    began, at, read = time.process_time(), 0, 0
+    while at < len(payloads):
+        found = scanner.scan(payloads, at)
+        at, read = (at + 1, read) if found is None else (found[1], read + found[1] - at)
+    assert read == sum(payload is not between for payload in payloads)
+    # Half a minute, where each look goes through all that follow.
+    assert time.process_time() - began < 4
 
 
 @pytest.mark.parametrize("beside", [{"role": "assistant"}, {"tool_calls": []}, {"reasoning": "x"}])
@@ -123,6 +141,66 @@ def test_form_is_not_learned_from_what_says_more_than_text(beside: dict[str, Any
     found = RunScanner()
     found.learn(decode_chunk(streamed("x", **beside)))
     assert not found.settled
+
+
+def padded(text: str, padding: str) -> bytes:
+    """A chunk as OpenAI pads them."""
+    return streamed(text).replace(b'"choices"', b'"x": 1, "choices"')[:-1] + f', "obfuscation": "{padding}"}}'.encode()
+
+
+def padded_runs() -> RunScanner:
+    found = RunScanner()
+    found.learn(decode_chunk(padded("first", "aB3")))
+    return found
+
+
+@given(st.lists(st.tuples(st.text(), st.text("aZ09", max_size=16)), min_size=1, max_size=20))
+def test_run_of_padded_texts_keeps_every_byte(said: list[tuple[str, str]]) -> None:
+    payloads = [padded(text, padding) for text, padding in said]
+    found = padded_runs().scan(payloads, 0)
+    assert found is not None
+    chunk, end = found
+    assert end == len(said)
+    assert chunk.choices[0].delta == decode_chunk(chunk.data).choices[0].delta == Delta(content="".join(texts_of(said)))
+    assert chunk.payloads == payloads
+    run = padded_runs().read(events(*payloads))
+    assert run is not None
+    assert run.text == "".join(texts_of(said))
+
+
+def texts_of(said: list[tuple[str, str]]) -> list[str]:
+    return [text for text, _ in said]
+
+
+NO_PADDING = {
+    "none": streamed("a"),
+    "null": padded("a", "").replace(b'"obfuscation": ""', b'"obfuscation": null'),
+    "other characters": padded("a", "a-b"),
+    "a quotation mark": padded("a", '\\"'),
+    "another field behind it": padded("a", 'x", "y": "z'),
+    "another name": padded("a", "x").replace(b"obfuscation", b"obfuscatiom"),
+    "an end": padded("a", "x").replace(b"null", b'"stop"'),
+    "half a text": padded("", "x").replace(b'""', b'"a\\"'),
+    "two texts": padded("", "x").replace(b'""', b'"a","b"'),
+    "a text that holds what stands behind it": padded("", "x").replace(
+        b'""', b'"' + padded("", "x")[padded("", "x").index(b'"}') :].replace(b'"', b'\\"') + b'"'
+    ),
+}
+
+
+@pytest.mark.parametrize("other", NO_PADDING)
+def test_what_is_padded_otherwise_is_left_to_the_decoder(other: str) -> None:
+    payloads = [padded("a", "x"), NO_PADDING[other], padded("b", "y")]
+    assert padded_runs().read(events(*payloads)) is None or other.startswith("a text")
+    found = padded_runs().scan(payloads, 0)
+    assert found is not None
+    assert found[0].run is not None
+    assert found[0].payloads == payloads[: found[1]]
+    assert [one.data for one in found[0].singles] == payloads[: found[1]]
+    assert (
+        "".join(str(one.choices[0].delta and one.choices[0].delta.content) for one in found[0].singles)
+        == found[0].run.text
+    )
 
 
 def events(*payloads: bytes) -> bytes:

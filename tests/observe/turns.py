@@ -21,7 +21,7 @@ def turn(trace_id: str = "a" * 32, owner: str = "app", began: float = 1_750_000_
         endpoint="/v1/chat/completions",
         model="auto",
         stream=True,
-        messages=[b'{"role":"user","content":"my diagnosis is secret \xe4\xbd\xa0\xe5\xa5\xbd"}'],
+        messages=[msgspec.Raw(b'{"role":"user","content":"my diagnosis is secret \xe4\xbd\xa0\xe5\xa5\xbd"}')],
         tools=["lookup"],
         fields={"temperature": msgspec.Raw(b"0"), "metadata": msgspec.Raw(b'{"note":"my diagnosis is secret"}')},
     )

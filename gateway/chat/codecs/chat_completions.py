@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -29,7 +29,13 @@ from gateway.chat.request import ChatRequest, ClientTool, ToolChoice
 from gateway.chat.surrogates import half_at
 from gateway.errors import InvalidRequest
 
-_PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
+# Of a message that is nothing but its text.
+_PLAIN_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+}
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 # Null in one of OpenAI's own options means "not set"; in a field we do not know it may mean something.
@@ -286,15 +292,15 @@ def _messages(read: list[_Message] | None, raw: msgspec.Raw | None, *, paired: b
     made: list[Message] = []
     plain = True
     for wire, item in zip(read, _decode_raw_list(raw), strict=True):
-        content = wire.content
+        content, role = wire.content, _PLAIN_ROLES.get(wire.role)
         if (
             type(content) is str
-            and wire.role in _PLAIN_ROLES
+            and role is not None
             and wire.tool_calls is None
             and wire.function_call is None
             and not (wire.refusal or wire.reasoning_content)
         ):  # most messages
-            made.append(Message(cast(Role, wire.role), (Text(content),), wire.name, bytes(item)))
+            made.append(Message(role, (Text(content),), wire.name, bytes(item)))
         else:
             plain = False
             made.append(_message(wire, bytes(item), len(made)))
