@@ -77,7 +77,7 @@ class ChatCompletions:
         self._drain = drain
         self._silence_s = silence_s
 
-    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _: Receive, __: Send) -> None:
         """Answer one request."""
         cycle: Cycle = scope[CYCLE]
         trace_id = cycle.trace_id
@@ -106,7 +106,7 @@ class ChatCompletions:
             self._turns.refuse(trace_id, principal, ENDPOINT, error, origin)
             cycle.fail(describe(error))
             return
-        await _Exchange(self._turns, cycle, send, self._silence_s).run(principal, request, body, wishes, origin)
+        await _Exchange(self._turns, cycle, self._silence_s).run(principal, request, body, wishes, origin)
 
 
 class _Exchange:
@@ -117,10 +117,9 @@ class _Exchange:
     _answered = False
     _gone = False
 
-    def __init__(self, turns: Turns, cycle: Cycle, send: Send, silence_s: float) -> None:
+    def __init__(self, turns: Turns, cycle: Cycle, silence_s: float) -> None:
         self._turns = turns
         self._cycle = cycle
-        self._send = send
         self._silence_s = silence_s
 
     async def run(
@@ -183,10 +182,9 @@ class _Exchange:
         written = FunctionsWriter if turn.request.functions else StreamWriter
         # What the answer is called is known once it is known whose turn this is.
         self._stream = ChatStream(
-            self._send,
+            self._cycle,
             lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
             lambda: answer_lines(turn),
-            self._cycle.write_at_once,
             include_usage=turn.request.include_usage,
             silence_s=self._silence_s,
         )
@@ -199,11 +197,10 @@ class _Exchange:
         if self._stream is None:
             assert result.body is not None
             body = functions_answer(result.body) if self._turn.request.functions else result.body
+            # The transport writes at once: what is left to do for the turn delays nobody.
             self._cycle.answer(200, body, answer_lines(self._turn))
         elif not self._stream.ended:
             await _send_whole(self._stream, result, self._turn)
-        # The event loop writes when it comes round: what is left to do for the turn is done after that.
-        await asyncio.sleep(0)
 
     def _left(self) -> None:
         """The client has gone away: nobody waits for the answer any more."""

@@ -21,9 +21,7 @@ from gateway.ids import new_trace_id
 
 # In the scope: the cycle itself.
 CYCLE: Final = "gateway.cycle"
-# In `http.response.start`: the first `http.response.body` is sent without waiting for anything.
-BODY_FOLLOWS: Final = "gateway.body_follows"
-# There too: headers that are lines already (`head_lines`), beside the others.
+# In `http.response.start`: headers that are lines already (`head_lines`), beside the others.
 LINES: Final = "gateway.lines"
 
 _LENGTH: Final = b"content-length"
@@ -207,6 +205,25 @@ class Cycle:
         """Answer with an error."""
         self.answer(error.status, error.body, head_lines(error.headers))
 
+    def begin(self, lines: bytes) -> None:
+        """Begin an answer that comes in pieces; its head, with these lines (see `answer`), is sent with the first of them."""
+        if self.started:
+            raise RuntimeError("a second answer to one request")
+        if self.disconnected:
+            return
+        self.started = True
+        self._head = self._framed(STATUS_LINE[200] + lines)
+
+    async def go_on(self, body: bytes, *, more: bool) -> None:
+        """Send a piece of an answer that was begun, as soon as the client has room for it; `more` follow, or it is over."""
+        if self._line.flow.write_paused and not self.disconnected:
+            await self._line.flow.drain()
+        if self.disconnected:
+            return
+        if self.complete:
+            raise RuntimeError("a piece came behind a complete answer")
+        self._go_on(body, more=more)
+
     async def send(self, message: Any) -> None:
         """ASGI's."""
         if self._line.flow.write_paused and not self.disconnected:
@@ -219,17 +236,14 @@ class Cycle:
                 raise RuntimeError(f"{kind!r} came before 'http.response.start'")
             self.started = True
             head = self._begun(message["status"], message.get("headers", ()), message.get(LINES, b""))
-            if message.get(BODY_FOLLOWS):
-                self._head = head
-            else:
-                self._line.transport.write(head)
+            self._line.transport.write(head)
         elif self.complete or kind != "http.response.body":
             raise RuntimeError(f"{kind!r} came behind a complete answer or in its middle")
         else:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
     def write_at_once(self, body: bytes) -> bool:
-        """Write a piece of a body of which some was sent, as `send` does; False where that has to wait, or is not to be."""
+        """Write a piece of a body of which some was sent, as `go_on` does; False where that has to wait, or is not to be."""
         line = self._line
         if line.flow.write_paused or self.disconnected or not self._chunked:
             return False
@@ -260,7 +274,7 @@ class Cycle:
             self._ended()
 
     def _begun(self, status: int, headers: Iterable[tuple[bytes, bytes]], more: bytes) -> bytes:
-        lines = [STATUS_LINE[status], head_lines(headers := tuple(headers)), more]
+        lines = STATUS_LINE[status] + head_lines(headers := tuple(headers)) + more
         closes = False
         for name, value in headers:
             if name not in _FRAMING:
@@ -274,17 +288,20 @@ class Cycle:
             elif b"close" in value.lower():
                 self.keep_alive = False
                 closes = True
+        return self._framed(lines, closes=closes, bodiless=status in (204, 304))
+
+    def _framed(self, lines: bytes, *, closes: bool = False, bodiless: bool = False) -> bytes:
+        """The head of these lines; where none of them does, it says how the body ends."""
         if not self.keep_alive and not closes:
-            lines.append(_CLOSE)
-        if self._chunked is None and self._method != "HEAD" and status not in (204, 304):
+            lines += _CLOSE
+        if self._chunked is None and self._method != "HEAD" and not bodiless:
             if self._version == "1.0":
                 self._until_close = True
             else:
                 self._chunked = True
-                lines.append(b"transfer-encoding: chunked\r\n")
+                lines += b"transfer-encoding: chunked\r\n"
         trace_id = self.trace_id.encode()
-        lines.append(_IDS % (trace_id, trace_id))
-        return b"".join(lines)
+        return lines + _IDS % (trace_id, trace_id)
 
     def _ended(self) -> None:
         self.complete = True

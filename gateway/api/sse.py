@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Final, Protocol
 
 import msgspec
-from starlette.types import Send
 
-from gateway.api.cycle import BODY_FOLLOWS, LINES
+from gateway.api.cycle import head_lines
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
@@ -28,7 +29,25 @@ STREAM_HEADERS: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 
+_HEAD: Final = head_lines(STREAM_HEADERS)
+
 _encode = msgspec.json.Encoder().encode
+
+
+class Pieces(Protocol):
+    """An answer that is sent piece by piece."""
+
+    def begin(self, lines: bytes) -> None:
+        """Begin it; the head, with these lines, goes with the first piece."""
+        ...
+
+    async def go_on(self, body: bytes, *, more: bool) -> None:
+        """Send a piece, as soon as there is room for it; `more` follow, or it is over."""
+        ...
+
+    def write_at_once(self, body: bytes) -> bool:
+        """Send a piece behind others without waiting, if that can be done; whether it was."""
+        ...
 
 
 class ChatStream:
@@ -38,29 +57,26 @@ class ChatStream:
     first comment, after `silence_s` seconds without a byte.
 
     Args:
-        send: ASGI.
+        pieces: where it goes.
         writer: called for what makes the frames, once there is one to make.
         lines: called when the response starts, for more lines of its head: by then it is known which backend answers.
-        at_once: sends a piece of the body without waiting, if that can be done, and says whether it was.
         include_usage: whether the stream ends with a usage chunk.
         silence_s: seconds without a byte after which a comment is sent.
     """
 
     def __init__(
         self,
-        send: Send,
+        pieces: Pieces,
         writer: Callable[[], StreamWriter],
         lines: Callable[[], bytes],
-        at_once: Callable[[bytes], bool] | None = None,
         *,
         include_usage: bool,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self._send = send
+        self._pieces = pieces
         self._make_writer = writer
-        self._made_writer: StreamWriter | None = None
         self._lines = lines
-        self._at_once = at_once
+        self._at_once: Callable[[bytes], bool] = pieces.write_at_once
         self._include_usage = include_usage
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
@@ -75,11 +91,9 @@ class ChatStream:
         self.started = False
         self.ended = False
 
-    @property
+    @cached_property
     def _writer(self) -> StreamWriter:
-        if self._made_writer is None:
-            self._made_writer = self._make_writer()
-        return self._made_writer
+        return self._make_writer()
 
     async def relay(self, chunks: Sequence[Chunk]) -> None:
         """Send chunks in one write; those that end the answer in one with what follows at once."""
@@ -90,14 +104,14 @@ class ChatStream:
             return
         self.started = True
         # Nothing may come before what waits.
-        self._at_once = None
+        self._at_once = _never
         self._pending += frames
         if self._flush is None:
             self._flush = self._loop.call_soon(self._no_more)
 
-    def straight(self) -> Callable[[Run], bool] | None:
+    def straight(self) -> Callable[[Run, float], bool] | None:
         """What writes runs at once. Only behind something that was relayed."""
-        return None if self._at_once is None else self._run
+        return None if self._at_once is _never else self._run
 
     async def add(self, text: str) -> None:
         """Send the gateway's own words as content."""
@@ -143,14 +157,11 @@ class ChatStream:
         if self._flushing is not None:
             self._flushing.cancel()
 
-    def _run(self, run: Run) -> bool:
-        at_once, writer = self._at_once, self._made_writer
-        if at_once is None or writer is None:
+    def _run(self, run: Run, now: float) -> bool:
+        frames = self._writer.run(run)
+        if frames is None or not self._at_once(frames):
             return False
-        frames = writer.run(run)
-        if frames is None or not at_once(frames):
-            return False
-        self._last = self._loop.time()
+        self._last = now
         return True
 
     async def _write(self, body: bytes, *, last: bool = False) -> None:
@@ -161,7 +172,7 @@ class ChatStream:
             body, self._pending = self._pending + body, b""
         if last:
             self.ended = True
-            self._at_once = None
+            self._at_once = _never
             self.close()
         await self._send_on(body, last=last)
 
@@ -169,10 +180,9 @@ class ChatStream:
         self.started = True
         if not self._begun:
             self._begun = True
-            start = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS, LINES: self._lines()}
-            await self._send({**start, BODY_FOLLOWS: True})
+            self._pieces.begin(_HEAD + self._lines())
         self._last = self._loop.time()
-        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+        await self._pieces.go_on(body, more=not last)
 
     def _no_more(self) -> None:
         """Nothing followed at once: send what waits for it."""
@@ -188,3 +198,8 @@ class ChatStream:
             self._comment = self._loop.create_task(self._write(KEEP_ALIVE))
             left = self._silence_s
         self._timer = self._loop.call_later(left, self._silent)
+
+
+def _never(_: bytes) -> bool:
+    """What sends nothing at once."""
+    return False

@@ -70,7 +70,7 @@ class Response(msgspec.Struct, eq=False):
         complete: whether no more of it will come.
         error: why it ended before its end.
         reusable: whether all of it has come, and the server takes another request behind it.
-        tap: gets what comes of the body while somebody waits for it.
+        tap: gets what comes of the body while somebody waits for it; the end of it passes no tap.
         waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
@@ -144,6 +144,7 @@ class Response(msgspec.Struct, eq=False):
         """The last pieces of the body."""
         self._parts += pieces
         self.complete = True
+        self.tap = None
 
     def head_grows(self, size: int) -> bool:
         """A piece of the head has come, and not its end; whether it is still of a size that ends."""
@@ -168,6 +169,7 @@ class Response(msgspec.Struct, eq=False):
         if not self.complete:
             self.complete = True
             self.error = error
+            self.tap = None
 
     def wake(self) -> None:
         """Let whoever waits look again."""
@@ -285,6 +287,9 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._garbled(response)
+        tap = response.tap
+        if tap is not None and response.waiter is not None and tap.takes(self._pieces):
+            return
         pieces = self._pieces
         if response.complete:
             pieces.clear()  # it has them, and what is behind them is of an answer nobody has asked for
@@ -294,19 +299,10 @@ class Connection(asyncio.Protocol):
             if not response.head_grows(len(data)):
                 self.usable = False
             return
-        if begun:
-            if not pieces:
-                if not response.framing_grows(len(data)):
-                    self.usable = False
-                return
-            tap = response.tap
-            if (
-                tap is not None
-                and response.waiter is not None
-                and tap.takes(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            ):
-                pieces.clear()
-                return
+        if begun and not pieces:
+            if not response.framing_grows(len(data)):
+                self.usable = False
+            return
         response.take(pieces)
         response.wake()
         if response.full and not self._paused:

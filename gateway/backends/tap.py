@@ -38,7 +38,7 @@ class Tap:
         self._runs = runs
         self._now = now
         self._idle_s = idle_s
-        self._write: Callable[[Run], bool]
+        self._write: Callable[[Run, float], bool]
         self._note: Callable[[str], object]
         self.is_open = False
         self.heard = now()
@@ -50,27 +50,34 @@ class Tap:
         """When more has to have come, by the loop's time."""
         return min(self.heard + self._idle_s, self._end)
 
-    def open(self, write: Callable[[Run], bool], note: Callable[[str], object]) -> None:
+    def open(self, write: Callable[[Run, float], bool], note: Callable[[str], object]) -> None:
         """From now on, runs that arrive may be written at once.
 
         Args:
-            write: sends a run, if that needs no waiting; whether it did.
+            write: sends a run, if that needs no waiting; whether it did. Is told the loop's time.
             note: gets the text of each run that was sent.
         """
         self._write = write
         self._note = note
         self.is_open = True
 
-    def takes(self, data: bytes) -> bool:
-        """Pass on what arrived behind whole events; False where that has to be read: then nothing of it was passed on."""
+    def takes(self, pieces: list[bytes]) -> bool:
+        """Pass on what arrived behind whole events, and empty the list; False where it has to be read: it is as it was, then."""
+        data = b"".join(pieces)  # of one piece no copy
+        run = self._runs.read(data)
+        if run is None and b"\r" in data:
+            # A line break of two characters is one, and neither stands in a text.
+            run = self._runs.read(data.replace(b"\r\n", b"\n"))
+        if run is None:
+            return False
         left = self.left_bytes - len(data)
-        # A line break of two characters is one, and neither stands in a text.
-        run = self._runs.read(data.replace(b"\r\n", b"\n") if b"\r" in data else data)
-        if run is None or left < 0 or not self._write(run):
+        now = self._now()
+        if left < 0 or not self._write(run, now):
             return False
         self._note(run.text)
         self.left_bytes = left
-        self.heard = self._now()
+        self.heard = now
+        pieces.clear()
         return True
 
 

@@ -96,10 +96,10 @@ class Form:
         between: what stands between two.
         last: what stands behind the last.
         varies: where in several events all that differs stands.
-        least_bytes: the size of an event that says nothing, where nothing is padded.
+        quoted: the same with a quotation mark on both sides, where nothing is padded.
     """
 
-    __slots__ = ("after", "before", "between", "first", "inner", "last", "least_bytes", "varies")
+    __slots__ = ("after", "before", "between", "first", "inner", "last", "quoted", "varies")
 
     def __init__(self, before: bytes, after: bytes, inner: bytes = b"") -> None:
         self.before = before
@@ -108,8 +108,9 @@ class Form:
         self.first = b"data: " + before
         self.last = after + b"\n\n"
         self.between = self.last + self.first
-        self.varies = slice(len(self.first), -len(self.last))
-        self.least_bytes = len(self.between)
+        begins, ends = len(self.first), -len(self.last)
+        self.varies = slice(begins, ends)
+        self.quoted = slice(begins - 1, ends + 1)
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -145,11 +145,11 @@ class StreamWriter:
         if self._tokens is None:
             return None
         joined = b"data: " + b"\n\ndata: ".join(run) + b"\n\n"
+        size = len(run)
         for old, new in self._tokens:
-            if joined.count(old) != len(run):
+            if joined.count(old) != size:
                 return None
-            if old != new:
-                joined = joined.replace(old, new)
+            joined = joined.replace(old, new)
         return joined
 
     def _rewritten(self, data: bytes) -> bytes:

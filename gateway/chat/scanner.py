@@ -74,18 +74,15 @@ class RunScanner:
         form = self._came
         if form is None or not events.startswith(form.first) or not events.endswith(form.last):
             return None
-        spelled = events[form.varies].split(form.between)
         if form.inner:
-            return self._read_padded(form, spelled)
+            return self._read_padded(form, events[form.varies].split(form.between))
         # Strings hold neither line breaks nor quotation marks: what can be read as one text each is one event each.
         try:
-            if len(spelled) == 1:
-                text = _decode_text(b'"%b"' % spelled[0])
-                if text:
-                    return Run(self._made, spelled, text)
-                # A chunk that says nothing, or one that is shorter than the form, whose two halves overlap in it.
-                blank = self._blank and len(events) == form.least_bytes
-                return Run(self._made, spelled, text) if blank else None
+            if form.between not in events:
+                # One, as most come. Of one that is shorter than the form, whose two halves overlap in it, no string is left.
+                text = _decode_text(events[form.quoted])
+                return Run(self._made, [events[form.varies]], text) if text or self._blank else None
+            spelled = events[form.varies].split(form.between)
             texts = _texts(spelled)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None

@@ -34,8 +34,11 @@ class Sink(Protocol):
         """Send chunks that are visible, in order."""
         ...
 
-    def straight(self) -> Callable[[Run], bool] | None:
-        """What sends runs behind what was relayed, without waiting, and says of each whether it did; None where nothing may do so."""
+    def straight(self) -> Callable[[Run, float], bool] | None:
+        """What sends runs behind what was relayed, without waiting, and says of each whether it did; None where nothing may do so.
+
+        It is told the loop's time.
+        """
         ...
 
     async def add(self, text: str) -> None:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from gateway.api.cycle import LINES
 from gateway.api.errors import internal
 from gateway.api.sse import ChatStream
 from gateway.chat.blocks import ToolCall
@@ -12,46 +10,54 @@ from gateway.chat.usage import Usage
 
 
 class Client:
-    """The ASGI side: what was sent, and a way to wait for it."""
+    """The client's side: what was sent, and a way to wait for it."""
 
     def __init__(self) -> None:
-        self.messages: list[Any] = []
+        self.heads: list[bytes] = []
+        self.pieces: list[bytes] = []
+        self.over = False
         self._came = asyncio.Event()
 
-    async def send(self, message: Any) -> None:
-        self.messages.append(message)
+    def begin(self, lines: bytes) -> None:
+        self.heads.append(lines)
+
+    async def go_on(self, body: bytes, *, more: bool) -> None:
+        assert self.heads
+        assert not self.over
+        self.pieces.append(body)
+        self.over = not more
         self._came.set()
+
+    def write_at_once(self, _: bytes) -> bool:
+        return False
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(5):
-            while len(self.messages) < count:
+            while len(self.pieces) < count:
                 self._came.clear()
                 await self._came.wait()
 
     @property
     def body(self) -> bytes:
-        return b"".join(message.get("body", b"") for message in self.messages)
+        return b"".join(self.pieces)
 
 
 def opened(client: Client, *, include_usage: bool = False, silence_s: float = 15) -> ChatStream:
     writer = StreamWriter("chatcmpl-1", 1, "m", with_usage=include_usage)
     lines = b"x-gateway-backend: b1\r\n"
-    return ChatStream(client.send, lambda: writer, lambda: lines, include_usage=include_usage, silence_s=silence_s)
+    return ChatStream(client, lambda: writer, lambda: lines, include_usage=include_usage, silence_s=silence_s)
 
 
 async def test_response_starts_with_the_first_chunk_and_its_headers() -> None:
     client = Client()
     stream = opened(client)
-    assert client.messages == []
+    assert client.heads == []
     await stream.add("hi")
-    start = client.messages[0]
-    assert (start["type"], start["status"]) == ("http.response.start", 200)
-    headers = dict(start["headers"])
-    assert headers[b"content-type"].startswith(b"text/event-stream")
-    assert headers[b"cache-control"] == b"no-cache"
-    assert headers[b"x-accel-buffering"] == b"no"
-    assert start[LINES] == b"x-gateway-backend: b1\r\n"
-    assert b"content-length" not in headers
+    await stream.add("again")
+    (head,) = client.heads
+    lines = head.split(b"\r\n")
+    assert lines[0].startswith(b"content-type: text/event-stream")
+    assert lines[1:] == [b"cache-control: no-cache", b"x-accel-buffering: no", b"x-gateway-backend: b1", b""]
     stream.close()
 
 
@@ -66,7 +72,8 @@ async def test_role_is_sent_once_and_the_end_mark_last() -> None:
     assert client.body.count(b'"finish_reason":"tool_calls"') == 1
     assert client.body.count(b'"total_tokens":3') == 1
     assert client.body.endswith(b"data: [DONE]\n\n")
-    assert [message.get("more_body") for message in client.messages[1:]] == [True, True, True, False]
+    assert len(client.pieces) == 4
+    assert client.over
 
 
 async def test_usage_is_sent_to_those_alone_who_asked() -> None:
@@ -80,13 +87,12 @@ async def test_usage_is_sent_to_those_alone_who_asked() -> None:
 async def test_silence_is_filled_with_comments_and_starts_the_response() -> None:
     client = Client()
     stream = opened(client, silence_s=0.01)
-    await client.until(3)
-    assert client.messages[0]["status"] == 200
+    await client.until(2)
+    assert len(client.heads) == 1
     assert client.body.startswith(b": keep-alive\n\n: keep-alive\n\n")
     await stream.finish("stop", Usage())
-    ended = len(client.messages)
     assert stream._timer is None
-    assert client.messages[ended - 1]["more_body"] is False
+    assert client.over
 
 
 async def test_busy_stream_gets_no_comments() -> None:

@@ -33,10 +33,11 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     takes = Tap.takes
 
-    def counted(self: Tap, data: bytes) -> bool:
-        taken = takes(self, data)
+    def counted(self: Tap, pieces: list[bytes]) -> bool:
+        size = sum(map(len, pieces))
+        taken = takes(self, pieces)
         if taken:
-            sizes.append(len(data))
+            sizes.append(size)
         return taken
 
     monkeypatch.setattr(Tap, "takes", counted)

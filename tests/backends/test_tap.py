@@ -79,7 +79,7 @@ class Client:
                 if self._taps and not batch.tap.is_open:
                     batch.tap.open(self._write, self._note)
 
-    def _write(self, run: Run) -> bool:
+    def _write(self, run: Run, _: float) -> bool:
         frames = self._writer.run(run) if self._room() else None
         if frames is None:
             return False
