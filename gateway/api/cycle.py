@@ -1,7 +1,7 @@
 """One request and its answer on the server's side.
 
 Knows HTTP framing, the trace id that every answer carries, and that a client gets an answer whatever happens inside. Does not know
-endpoints: to most it is ASGI's `receive` and `send`; those that carry the load say whole answers at once.
+endpoints: to most it is ASGI's `receive` and `send`; those that carry the load say whole answers at once, or begin one and go on.
 """
 
 from __future__ import annotations
