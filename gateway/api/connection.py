@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """The server stops: what was asked is answered, and nothing after it."""
-        if self._running is None or self._newest is None or self._newest.complete:
+        if self._newest is None or self._newest.complete:
             self.transport.close()
         else:
             self._newest.keep_alive = False

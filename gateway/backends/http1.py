@@ -27,6 +27,8 @@ CONNECT_S: Final = 10.0
 _KEPT_S: Final = 30.0
 # Some send their whole policy with each answer.
 _HEAD_BYTES: Final = 256 * 1024
+# What stands between a body's pieces and behind them: a few bytes for each piece.
+_FRAMING_BYTES: Final = 16 * 1024 * 1024
 # What may wait to be read before the server has to wait.
 _WAITING_BYTES: Final = 512 * 1024
 # From here on, a body's pieces are not copied into one.
@@ -150,6 +152,15 @@ class Response(msgspec.Struct, eq=False):
         if self._head_size <= _HEAD_BYTES:
             return True
         self.end(NotHttp("the answer's head has no end"))
+        self.wake()
+        return False
+
+    def framing_grows(self, size: int) -> bool:
+        """What stands between the body's pieces, or trailers; whether it is still of a size that ends."""
+        self._head_size += size
+        if self._head_size <= _FRAMING_BYTES:
+            return True
+        self.end(CutOff("the answer's framing has no end"))
         self.wake()
         return False
 
@@ -289,7 +300,9 @@ class Connection(asyncio.Protocol):
                 self.usable = False
             return
         if begun and not pieces:
-            return  # the framing of what follows
+            if not response.framing_grows(len(data)):
+                self.usable = False
+            return
         response.take(pieces)
         response.wake()
         if response.full and not self._paused:
@@ -301,6 +314,15 @@ class Connection(asyncio.Protocol):
         if not response.complete:
             response.take(self._pieces)
         response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
+
+    def pause_writing(self) -> None:
+        """The server takes a large request slower than it is sent: if it answers first, what is left of it is not waited for."""
+        self.usable = False
+
+    def resume_writing(self) -> None:
+        """It has taken it."""
+        if self._response is not None and not self._response.complete:
+            self.usable = True
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whichever side."""

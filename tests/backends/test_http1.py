@@ -271,6 +271,83 @@ def test_cancelling_closes_the_connection(make_loop: Callable[[], asyncio.Abstra
 
 
 @_LOOPS
+def test_server_that_answers_before_it_has_read_is_asked_anew(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """What is left of the request stands before whatever is asked next."""
+    large = b"x" * 16 * 1024 * 1024
+    heads = ended = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heads, ended
+        await reader.readuntil(b"\r\n\r\n")
+        heads += 1
+        writer.write(_OK)
+        with suppress(ConnectionError):
+            while heads == 1:
+                await asyncio.sleep(0.01)
+            await reader.read()
+        writer.close()
+        ended += 1
+
+    async def work() -> None:
+        async with asking(talk) as client:
+            until = asyncio.get_running_loop().time() + 20
+            (await client.post(b"", (large,), until)).give_back()
+            assert await whole(client) == (200, b"hello")
+            await client.close()
+            while ended < heads:
+                await asyncio.sleep(0.01)
+
+    run(make_loop, work())
+    assert heads == 2
+
+
+@_LOOPS
+def test_connection_that_took_a_large_request_is_kept(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    server = Server(_OK, _OK)
+
+    async def work() -> None:
+        async with asking(server.talk) as client:
+            until = asyncio.get_running_loop().time() + 20
+            response = await client.post(b"", (b"x" * 16 * 1024 * 1024,), until)
+            assert await response.readany(until) == b"hello"
+            response.give_back()
+            assert await whole(client) == (200, b"hello")
+
+    run(make_loop, work())
+    assert server.connections == 1
+
+
+@_LOOPS
+def test_trailers_without_end_are_not_held(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http1, "_FRAMING_BYTES", 500_000)
+
+    ended = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"body")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n")
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"x-name: value\r\n" * 1000)
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.close()
+        ended.set()
+
+    async def work() -> None:
+        async with asking(talk) as client:
+            with pytest.raises(CutOff, match="no end"):
+                await whole(client)
+            await ended.wait()
+
+    run(make_loop, work())
+
+
+@_LOOPS
 def test_server_waits_for_a_reader_that_does_not_read(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     size = 64 * 1024 * 1024
     sent = 0
