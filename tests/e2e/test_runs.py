@@ -181,7 +181,6 @@ def stop_between_writes(process: Process, database: Path) -> None:
     with closing(sqlite3.connect(database, timeout=20, isolation_level=None)) as held:
         held.execute("BEGIN IMMEDIATE")
         process.signal(signal.SIGSTOP)
-        time.sleep(0.05)
         held.execute("ROLLBACK")
 
 
