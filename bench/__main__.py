@@ -93,7 +93,7 @@ async def _run(given: argparse.Namespace) -> int:
 
 
 def _serving(name: str, config: Path, routes: Path, cores: Cores) -> AbstractAsyncContextManager[Subject]:
-    arguments = ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--host", "127.0.0.1"]
+    arguments = gateway.serving(config, routes)
     return running(name, arguments, core=cores.subject, ready_path="/readyz")
 
 

@@ -149,7 +149,7 @@ async def _over_sockets(given: argparse.Namespace, cores: Cores) -> list[Curve]:
         # Every prompt is another one here, and is not to be judged by its meaning first.
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         config, routes = gateway.write(place, mock.url)
-        arguments = ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--host", "127.0.0.1"]
+        arguments = gateway.serving(config, routes)
         bare = await stack.enter_async_context(running("gateway", arguments, core=cores.subject, ready_path="/readyz"))
         beside = {peer.name: subject for peer, subject in served if "gateway" not in peer.name and peer.path == "/v1"}
         return [*curves, await _sizes({**beside, "gateway": bare}, given.rounds, given.seconds)]

@@ -89,6 +89,11 @@ def write(place: Path, mock_url: str, redis: str | None = None, *, semantic: boo
     return config, routes
 
 
+def serving(config: Path, routes: Path) -> list[str]:
+    """The program's module and its arguments, to serve what `write` wrote."""
+    return ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--host", "127.0.0.1"]
+
+
 def _config(place: Path, mock_url: str, redis: str | None, *, semantic: bool) -> dict[str, Any]:
     def backend(path: str, dialect: str) -> dict[str, Any]:
         url = f"{mock_url}{path}"

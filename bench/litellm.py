@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any, Final, Literal
 import uvloop
 
 from bench import mock
+from bench.subjects import free_port
 from gateway.backends.backend import ModelCall
 from gateway.backends.litellm import LitellmBackend
 from gateway.backends.litellm_setup import ENVIRONMENT
@@ -213,12 +213,6 @@ def measured(provider: str, port: int, rounds: int) -> dict[str, dict[str, float
     }
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def main() -> None:
     """Print the table; or be one of the processes that it is measured with."""
     parser = argparse.ArgumentParser(prog="python -m bench.litellm", description=__doc__)
@@ -232,7 +226,7 @@ def main() -> None:
     elif given.way is not None:
         uvloop.run(_work(given.way, given.provider, given.port))
     else:
-        port = _free_port()
+        port = free_port()
         with _started("--way", "mock", "--port", str(port)):
             print(f"{'provider':12} {'of a':6} {'bare ms':>9} {'lane ms':>9} {'lane / bare':>12}")
             for provider in [given.provider] if given.provider else PROVIDERS:

@@ -31,8 +31,7 @@ async def opcodes(row_name: str, count: int) -> float:
         place = Path(folder)
         async with running("direct", ["bench.mock"], core=None) as mock:
             config, routes = gateway.write(place, mock.url)
-            counted = ["bench.counted", str(place / "count"), "serve", "--config", str(config), "--routes", str(routes)]
-            arguments = [*counted, "--host", "127.0.0.1"]
+            arguments = ["bench.counted", str(place / "count"), *gateway.serving(config, routes)[1:]]
             async with running("gateway", arguments, core=None, ready_path="/readyz") as subject:
                 url, request = row.target(subject)
                 await _ask(url, request, _WARM_UP)

@@ -81,8 +81,8 @@ def _gateway(name: str = "gateway", word: str = "lane", *, semantic: bool = True
     def start(folder: Path, mock: str, port: int) -> list[str]:
         config, routes = gateway.write(folder, mock, semantic=semantic)
         return [
-            *(sys.executable, "-m", "gateway", "serve", "--config", str(config), "--routes", str(routes)),
-            *("--host", "127.0.0.1", "--port", str(port)),
+            *(sys.executable, "-m", *gateway.serving(config, routes)),
+            *("--port", str(port)),
         ]
 
     environment = {"PYTHONPATH": str(ROOT)}

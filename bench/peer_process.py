@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from typing import Final
 from bench.peer_list import Peer
 from bench.peer_rounds import asking
 from bench.probe import Target
-from bench.subjects import Cores, Subject, SubjectFailed, free_port, pin, stop
+from bench.subjects import Cores, Subject, SubjectFailed, free_port, inherited, pin, stop
 
 _START_S: Final = 60.0
 
@@ -26,11 +25,10 @@ async def served_by(peer: Peer, mock: Subject, cores: Cores) -> AsyncIterator[Su
     with tempfile.TemporaryDirectory(prefix="bench-peer-") as place:
         folder = Path(place)
         command = peer.start(folder, mock.url, port)
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
         with (folder / "output").open("w+b") as output:
             began = monotonic()
             process = await asyncio.create_subprocess_exec(
-                *command, cwd=folder, env={**kept, **peer.environment}, stdout=output, stderr=output
+                *command, cwd=folder, env={**inherited(), **peer.environment}, stdout=output, stderr=output
             )
             try:
                 pin(process.pid, cores.subject)

@@ -90,7 +90,7 @@ async def _run(seconds: float, rounds: int) -> int:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         mock = await stack.enter_async_context(running("direct", ["bench.mock"], core=cores.load))
         config, routes = gateway.write(place, mock.url)
-        served = ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--host", "127.0.0.1"]
+        served = gateway.serving(config, routes)
         subjects: Mapping[str, Subject] = {
             "relay": await stack.enter_async_context(
                 running("relay", ["bench.relay", "--upstream", mock.url], core=cores.subject)

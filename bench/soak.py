@@ -50,7 +50,7 @@ async def soak(total: int) -> Soaked:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         mock = await stack.enter_async_context(running("direct", ["bench.mock"], core=None))
         config, routes = gateway.write(place, mock.url)
-        arguments = ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--host", "127.0.0.1"]
+        arguments = gateway.serving(config, routes)
         subject = await stack.enter_async_context(running("gateway", arguments, core=None, ready_path="/readyz"))
         found.sizes_kib.append(_resident_kib(subject.pid))
         request = requests(f"{subject.url}/v1", stream=True, word="none")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -23,7 +22,7 @@ import uvloop
 
 from bench import gateway
 from bench.request import KEY, requests
-from bench.subjects import ROOT, Cores, Subject, SubjectFailed, free_port, pin, running, stop
+from bench.subjects import ROOT, Cores, Subject, SubjectFailed, free_port, inherited, pin, running, stop
 
 # What decides by meaning in each kind: an encoder's name, or None for none.
 KINDS: Final = {"off": None, "minilm": "minilm", "multilingual": "multilingual", "auto": "auto"}
@@ -104,13 +103,12 @@ async def _served(folder: Path, config: Path, routes: Path, core: int | None) ->
     """A gateway's process, from its very beginning."""
     port = free_port()
     command = [
-        *(sys.executable, "-m", "gateway", "serve", "--config", str(config), "--routes", str(routes)),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *(sys.executable, "-m", *gateway.serving(config, routes)),
+        *("--port", str(port)),
     ]
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     with (folder / "output").open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=folder, env={**kept, "PYTHONPATH": str(ROOT)}, stdout=output, stderr=output
+            *command, cwd=folder, env={**inherited(), "PYTHONPATH": str(ROOT)}, stdout=output, stderr=output
         )
         pin(process.pid, core)
         try:

@@ -21,7 +21,6 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
-# What a process may know of the caller's environment: nothing that could configure it.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
 
@@ -44,12 +43,12 @@ class Subject:
 
     def cpu_s(self) -> float:
         """CPU time that it and its children have used so far, in seconds."""
-        return sum(_cpu_s(pid) for pid in _family(self.pid))
+        return sum(_cpu_s(pid) for pid in family(self.pid))
 
     def resident_mb(self) -> float:
         """What it and its children hold in memory, in megabytes; NaN where the system does not say."""
         try:
-            pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in _family(self.pid))
+            pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in family(self.pid))
         except OSError:
             return float("nan")
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -69,6 +68,11 @@ class Cores:
             return cls(None, None)
         usable = sorted(os.sched_getaffinity(0))
         return cls(usable[-1], usable[0]) if len(usable) > 1 else cls(None, None)
+
+
+def inherited() -> dict[str, str]:
+    """What a process may know of the caller's environment: nothing that could configure it."""
+    return {name: os.environ[name] for name in _INHERITED if name in os.environ}
 
 
 def pin(pid: int, core: int | None) -> None:
@@ -93,8 +97,7 @@ async def running(
     Raises SubjectFailed when it doesn't in 30 seconds.
     """
     port = port or free_port()
-    environment = {key: os.environ[key] for key in _INHERITED if key in os.environ}
-    environment |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    environment = {**inherited(), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as place, (Path(place) / "output").open("w+b") as output:
         command = [sys.executable, "-m", *arguments, "--port", str(port)]
         # An empty working directory: no `.env` and no `data/` of this checkout reaches the subject.
@@ -152,7 +155,7 @@ async def stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """The process and its children, grandchildren and so on."""
     found = [pid]
     for parent in found:

@@ -11,7 +11,7 @@ from bench.peer_rounds import Found, middle
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Goal:
     """A figure that is asked for: CPU of one over CPU of another, at most, and better."""
 
     work: str
@@ -22,17 +22,17 @@ class Target:
 
 
 CPU: Final = (
-    Target("json", "gateway", "TensorZero", 1.0, 0.6),
-    Target("json", "gateway", "LiteLLM proxy", 1 / 35, 1 / 60),
-    Target("json", "gateway", "nginx", 12.0, 7.0),
-    Target("stream", "gateway", "TensorZero", 0.6, 0.3),
-    Target("stream", "gateway", "LiteLLM proxy", 1 / 80, 1 / 150),
-    Target("stream", "gateway, normalising", "TensorZero", 1.0, 0.6),
-    Target("stream", "gateway, normalising", "LiteLLM proxy", 1 / 50, 1 / 80),
-    Target("paced", "gateway", "nginx", 2.2, 1.8),
+    Goal("json", "gateway", "TensorZero", 1.0, 0.6),
+    Goal("json", "gateway", "LiteLLM proxy", 1 / 35, 1 / 60),
+    Goal("json", "gateway", "nginx", 12.0, 7.0),
+    Goal("stream", "gateway", "TensorZero", 0.6, 0.3),
+    Goal("stream", "gateway", "LiteLLM proxy", 1 / 80, 1 / 150),
+    Goal("stream", "gateway, normalising", "TensorZero", 1.0, 0.6),
+    Goal("stream", "gateway, normalising", "LiteLLM proxy", 1 / 50, 1 / 80),
+    Goal("paced", "gateway", "nginx", 2.2, 1.8),
 )
 # What a light load adds: medians.
-_ADDED: Final = (Target("p50", "gateway", "nginx", 3.5, 2.5), Target("p99", "gateway", "TensorZero", 1.5, 1.0))
+_ADDED: Final = (Goal("p50", "gateway", "nginx", 3.5, 2.5), Goal("p99", "gateway", "TensorZero", 1.5, 1.0))
 # The CPU ratios at one connection and at many, over those at 64.
 _HOLDS: Final = (1.3, 1.15)
 _FEW_AND_MANY: Final = ("json, 1 connection", "json, 512 connections")
@@ -49,13 +49,13 @@ def verdicts(found: Mapping[str, Found]) -> list[str]:
     ]
 
 
-def _cpu(target: Target, found: Mapping[str, Found]) -> str:
+def _cpu(target: Goal, found: Mapping[str, Found]) -> str:
     ratios = _ratios(found, target.work, target.ours, target.theirs)
     said = f"CPU, {target.work}: {target.ours} / {target.theirs}"
     return _line(said, ratios, max(ratios, default=math.nan), target.must, target.reach)
 
 
-def _added(target: Target, found: Mapping[str, Found]) -> str:
+def _added(target: Goal, found: Mapping[str, Found]) -> str:
     mine = found.get(target.ours, Found()).added(target.work)
     other = found.get(target.theirs, Found()).added(target.work)
     ratio = mine / other if other > 0 else math.nan

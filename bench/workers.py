@@ -25,7 +25,7 @@ import uvloop
 from bench import gateway
 from bench.load import closed_loop
 from bench.request import requests
-from bench.subjects import Subject, running
+from bench.subjects import Subject, family, running
 
 # A rule knows it: what is measured is not the encoder.
 _WORD: Final = "keyword number 7"
@@ -79,9 +79,9 @@ async def measured(
                 said = json.loads(config.read_text())
                 said["router"]["semantic"]["encoder"] = encoder
                 config.write_text(json.dumps(said))
-            command = ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--workers", str(count)]
+            command = [*gateway.serving(config, routes), "--workers", str(count)]
             subject = await stack.enter_async_context(
-                running(f"workers-{count}", [*command, "--host", "127.0.0.1"], core=None, ready_path="/readyz")
+                running(f"workers-{count}", command, core=None, ready_path="/readyz")
             )
             groups.append(Group(count, subject))
         if encoder is not None:
@@ -91,7 +91,7 @@ async def measured(
                 await _window(group, connections, seconds)
         for group in groups:
             group.own_mb = median(_memory_mb(pid, "Private_Clean", "Private_Dirty") for pid in _workers(group))
-            group.whole_mb = sum(_memory_mb(pid, "Pss") for pid in _family(group.subject.pid))
+            group.whole_mb = sum(_memory_mb(pid, "Pss") for pid in family(group.subject.pid))
     return groups
 
 
@@ -138,17 +138,9 @@ def _workers(group: Group) -> list[int]:
     """Those of its processes that serve."""
     if group.count == 1:
         return [group.subject.pid]
-    below = _family(group.subject.pid)[1:]
+    below = family(group.subject.pid)[1:]
     # The nursery and the server that they agree by were there before them.
     return sorted(below)[-group.count :]
-
-
-def _family(pid: int) -> list[int]:
-    found = [pid]
-    for parent in found:
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            found += map(int, children.read_text().split())
-    return found
 
 
 def _memory_mb(pid: int, *names: str) -> float:

@@ -77,7 +77,7 @@ class Response(msgspec.Struct, eq=False):
     connection: Connection
     _parts: list[bytes] = []
     _size: int = 0
-    _head_size: int = 0
+    _framing_size: int = 0
     status: int = 0
     headers: dict[bytes, bytes] = {}
     complete: bool = False
@@ -146,21 +146,12 @@ class Response(msgspec.Struct, eq=False):
         self.complete = True
         self.tap = None
 
-    def head_grows(self, size: int) -> bool:
-        """A piece of the head has come, and not its end; whether it is still of a size that ends."""
-        self._head_size += size
-        if self._head_size <= _HEAD_BYTES:
-            return True
-        self.end(NotHttp("the answer's head has no end"))
-        self.wake()
-        return False
-
     def framing_grows(self, size: int) -> bool:
-        """What stands between the body's pieces, or trailers; whether it is still of a size that ends."""
-        self._head_size += size
-        if self._head_size <= _FRAMING_BYTES:
+        """Nothing of a body has come: a part of the head, or what stands between pieces and behind them. Whether that may end."""
+        self._framing_size += size
+        if self._framing_size <= (_FRAMING_BYTES if self.status else _HEAD_BYTES):
             return True
-        self.end(CutOff("the answer's framing has no end"))
+        self.end(CutOff("the answer's framing has no end") if self.status else NotHttp("the answer's head has no end"))
         self.wake()
         return False
 
@@ -295,11 +286,7 @@ class Connection(asyncio.Protocol):
             pieces.clear()  # it has them, and what is behind them is of an answer nobody has asked for
             response.wake()
             return
-        if not response.status:
-            if not response.head_grows(len(data)):
-                self.usable = False
-            return
-        if begun and not pieces:
+        if not response.status or (begun and not pieces):
             if not response.framing_grows(len(data)):
                 self.usable = False
             return

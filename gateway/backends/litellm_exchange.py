@@ -14,16 +14,12 @@ from urllib.request import getproxies, proxy_bypass
 import msgspec
 from yarl import URL
 
-from gateway.backends.http1 import CutOff, Http1, HttpFailed, Response
-from gateway.backends.reading import Reader, UnknownEncoding, read_some, reader_of
+from gateway.backends.http1 import Http1, HttpFailed, Response
+from gateway.backends.reading import NO_STREAM, Reader, UnknownEncoding, read_refusal, read_whole, reader_of
 from gateway.chat.sse import EventTooLarge, SseParser
 
 # A wildcard's models may each have an address of their own.
 _MOST_ADDRESSES: Final = 64
-_ERROR_BODY_BYTES: Final = 64 * 1024
-_ERROR_BODY_S: Final = 5.0
-_ANSWER_BYTES: Final = 64 * 1024 * 1024
-_NO_STREAM: Final = frozenset({"application/json", "text/html"})
 # Said by the connection, and no longer true of a body that was read.
 _FRAMING: Final = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
 
@@ -150,11 +146,11 @@ class Exchange:
         try:
             response = self._response = await server.post(head, [body], self.until)
             if response.status >= 300:
-                said = await read_some(response, _ERROR_BODY_BYTES, _ERROR_BODY_S)
+                said = await read_refusal(response)
                 raise self._servers.refused(self._servers.answer(url, response, said))
             reader = reader_of(response)
             if not stream:
-                return self._servers.answer(url, response, await self._whole(reader))
+                return self._servers.answer(url, response, await read_whole(reader, self.until))
         except (HttpFailed, OSError, UnknownEncoding) as error:
             self.failed = error
             raise
@@ -166,16 +162,6 @@ class Exchange:
             self._response.give_back()
             self._response = None
 
-    async def _whole(self, reader: Reader) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while data := await reader.readany(self.until):
-            parts.append(data)
-            size += len(data)
-            if size > _ANSWER_BYTES:
-                raise CutOff(f"an answer of more than {_ANSWER_BYTES} bytes")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
 
 class Streamed:
     """A streamed answer as litellm's translators read it: the lines with something in them."""
@@ -186,7 +172,7 @@ class Streamed:
         self._exchange = exchange
         self._reader = reader
         # A server that does not stream says why.
-        self._events = response.content_type not in _NO_STREAM
+        self._events = response.content_type not in NO_STREAM
 
     def raise_for_status(self) -> Streamed:
         """It is one of success: any other was raised."""

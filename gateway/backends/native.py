@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -16,13 +15,23 @@ from yarl import URL
 
 from gateway.backends.backend import ModelCall
 from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, NotHttp, Response
-from gateway.backends.reading import Reader, Said, UnknownEncoding, read_some, reader_of
+from gateway.backends.reading import (
+    ANSWER_BYTES,
+    NO_STREAM,
+    AnswerTooLarge,
+    Reader,
+    Said,
+    UnknownEncoding,
+    read_refusal,
+    read_whole,
+    reader_of,
+)
 from gateway.backends.secrets import Secrets
 from gateway.backends.tap import Tap, Tapped
 from gateway.backends.wire import error_from_frame, error_from_status, text_of
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk, decode_chunk, decode_chunks
-from gateway.chat.codecs.chat_completions import encode_message
+from gateway.chat.codecs.chat_completions import encode_messages
 from gateway.chat.gathering import gathered
 from gateway.chat.mending import mended
 from gateway.chat.normalise import answer_as_chunk, failure_of, normalise_answer, read_answer
@@ -47,18 +56,12 @@ NATIVE_PROVIDERS: Final[dict[str, tuple[str | None, str]]] = {
 # Fields a provider ignores without a word under the one name, and heeds under the other.
 _RENAMED: Final[dict[str, dict[str, str]]] = {"ollama": {"max_completion_tokens": "max_tokens"}}
 
-_ERROR_BODY_BYTES = 64 * 1024
-# What the status says does not wait for words that do not come.
-_ERROR_BODY_S = 5.0
-# Room for an answer with images or sound in it.
-_ANSWER_BYTES = 64 * 1024 * 1024
 # A stream says everything around each token anew.
-_STREAM_BYTES = 2 * _ANSWER_BYTES
+_STREAM_BYTES = 2 * ANSWER_BYTES
 # After the finish reason only usage and the end mark are to come; not every server sends them.
 _AFTER_FINISH_S = 5.0
 # After the end mark only the body's own end is to come: worth a moment, because the connection can then be used again.
 _AFTER_DONE_S = 0.05
-_NO_STREAM = frozenset({"application/json", "text/html"})
 # Events without a word in them, which some servers send to be heard from, and an end mark that is not quite one.
 _NOTHING = frozenset({b"", b"null", b"[DONE]"})
 _USAGE_WORDS = (b"stream_options", b"include_usage")
@@ -66,7 +69,6 @@ _USAGE_WORDS = (b"stream_options", b"include_usage")
 _EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 _encode = msgspec.json.Encoder().encode
-_wire_of = attrgetter("wire")
 
 
 class _Reading:
@@ -329,10 +331,10 @@ class NativeBackend:
 
     async def _whole(self, response: Response, call: ModelCall, until: float) -> bytes:
         """The body of an answer, which is not larger than what a gateway can hold of many at once."""
-        body = await _read(self._reader(response, call), until)
-        if len(body) > _ANSWER_BYTES:
-            raise UpstreamBroken(f"`{call.model}` sent an answer of more than {_ANSWER_BYTES} bytes.")
-        return body
+        try:
+            return await read_whole(self._reader(response, call), until)
+        except AnswerTooLarge as error:
+            raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
 
     async def _begin(self, call: ModelCall, until: float, *, stream: bool) -> Response:
         """Send the request; the response, once it is clear that it is no refusal."""
@@ -343,7 +345,7 @@ class NativeBackend:
             if response.status < 300:
                 return response
             try:
-                body = await read_some(response, _ERROR_BODY_BYTES, _ERROR_BODY_S)
+                body = await read_refusal(response)
                 own = "stream_options" in call.fields  # then it may be the client's options that it refuses
                 if response.status in (400, 422) and asked and not own and any(word in body for word in _USAGE_WORDS):
                     # It does not know how to be asked for usage; it is not asked again.
@@ -360,7 +362,7 @@ class NativeBackend:
 
     async def _stream_of(self, response: Response, call: ModelCall, until: float) -> Reader:
         """What is read of a stream; of a server that does not stream, its whole answer written as one."""
-        if response.content_type not in _NO_STREAM:
+        if response.content_type not in NO_STREAM:
             return self._reader(response, call)
         body = await self._whole(response, call, until)
         if body.lstrip().startswith(_EVENTS):
@@ -448,9 +450,7 @@ class NativeBackend:
     def _body(self, call: ModelCall, *, stream: bool) -> list[bytes]:
         opening = self._opening if self._wildcard is None else _opening(self._wildcard.replace("*", call.wanted))
         if (field := self._reasoning) is None:
-            # The bytes that came, all at once; one by one only where some message has none.
-            wires = [*map(_wire_of, call.messages)]
-            messages = b",".join(map(encode_message, call.messages) if None in wires else wires)
+            messages = b",".join(encode_messages(call.messages))
         else:
             messages = b",".join([encode_with_reasoning(message, field) for message in call.messages])
         fields = call.fields
@@ -480,18 +480,6 @@ class NativeBackend:
         if isinstance(error, Disconnected):
             return UpstreamError(f"The upstream of `{call.model}` closed the connection without an answer.")
         return UpstreamError(f"The upstream of `{call.model}` cannot be reached.")
-
-
-async def _read(content: Reader, until: float) -> bytes:
-    """A body, up to where it is more than an answer may be."""
-    parts: list[bytes] = []
-    size = 0
-    while size <= _ANSWER_BYTES and (data := await content.readany(until)):
-        parts.append(data)
-        size += len(data)
-        if content.at_eof():
-            break
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 async def _read_end(content: Reader) -> None:

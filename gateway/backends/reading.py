@@ -9,10 +9,17 @@ from __future__ import annotations
 import asyncio
 import zlib
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.backends.http1 import CutOff, HttpFailed, Response
 
+# Room for an answer with images or sound in it.
+ANSWER_BYTES: Final = 64 * 1024 * 1024
+# A server that was asked for a stream and says that it sends one of these does not stream.
+NO_STREAM: Final = frozenset({"application/json", "text/html"})
+_REFUSAL_BYTES = 64 * 1024
+# What the status says does not wait for words that do not come.
+_REFUSAL_S = 5.0
 # A fifth of a millisecond's work.
 _PIECE_BYTES = 64 * 1024
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
@@ -46,6 +53,10 @@ class Said:
         return not self._data
 
 
+class AnswerTooLarge(CutOff):
+    """The answer is more than a gateway can hold of many at once."""
+
+
 class UnknownEncoding(ValueError):
     """The answer is encoded in a way that is not read here."""
 
@@ -64,17 +75,37 @@ def reader_of(response: Response) -> Reader:
     return _Inflated(response)
 
 
-async def read_some(response: Response, limit_bytes: int, wait_s: float) -> bytes:
-    """What can be read of a body: up to the limit, up to where it is cut or stalls; nothing where it cannot be read."""
+async def read_whole(content: Reader, until: float) -> bytes:
+    """A body.
+
+    Raises:
+        AnswerTooLarge: it is more than `ANSWER_BYTES`.
+        TimeoutError: nothing came until that time of the loop.
+        HttpFailed: it is cut off.
+    """
     parts: list[bytes] = []
     size = 0
-    until = asyncio.get_running_loop().time() + wait_s
+    while size <= ANSWER_BYTES and (data := await content.readany(until)):
+        parts.append(data)
+        size += len(data)
+        if content.at_eof():
+            break
+    if size > ANSWER_BYTES:
+        raise AnswerTooLarge(f"an answer of more than {ANSWER_BYTES} bytes")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def read_refusal(response: Response) -> bytes:
+    """What can be read of why a request was refused, up to 64 KB: as far as it comes; nothing where it cannot be read."""
+    parts: list[bytes] = []
+    size = 0
+    until = asyncio.get_running_loop().time() + _REFUSAL_S
     with suppress(UnknownEncoding, HttpFailed, OSError):
         reader = reader_of(response)
-        while size < limit_bytes and (data := await reader.readany(until)):
+        while size < _REFUSAL_BYTES and (data := await reader.readany(until)):
             parts.append(data)
             size += len(data)
-    return b"".join(parts)[:limit_bytes]
+    return b"".join(parts)[:_REFUSAL_BYTES]
 
 
 class _Inflated:

@@ -28,8 +28,8 @@ _PROGRAM: Final = (
 )
 _WORKER: Final = _PROGRAM.format(module="serve_worker", second="int(sys.argv[2])")
 _NURSERY: Final = _PROGRAM.format(module="nursery", second="sys.argv[2]")
-# Bytes of a process's id on the wire; the nursery's, which this module does not import: it imports what workers do.
-_PID_BYTES: Final = 4
+# Bytes of a process's id on the nursery's wire.
+PID_BYTES: Final = 4
 # Seconds that the nursery may take to load.
 _LOAD_S: Final = 60.0
 # Encoders that come with packages: what they need is read once. Of named models nobody knows whether they bear a fork.
@@ -141,8 +141,8 @@ class _Nursery:
         """A worker's process; its id. Raises OSError and TimeoutError where there is none to be had."""
         socket.send_fds(self._wire, [b"w"], [wire.fileno(), listener.fileno()])
         async with asyncio.timeout(_LOAD_S):
-            answer = await asyncio.get_running_loop().sock_recv(self._wire, _PID_BYTES)
-        if len(answer) < _PID_BYTES:
+            answer = await asyncio.get_running_loop().sock_recv(self._wire, PID_BYTES)
+        if len(answer) < PID_BYTES:
             raise ConnectionResetError("it has ended")
         return int.from_bytes(answer, "big")
 

@@ -20,11 +20,10 @@ import gateway.store.valkey_answers
 import gateway.store.valkey_counters
 import gateway.store.valkey_kept  # noqa: F401
 from gateway.commands import serve_worker
+from gateway.commands.children import PID_BYTES
 from gateway.routing.encoder import EncoderFailed
 from gateway.routing.encoders.registry import Encoders
 
-# Bytes of a process's id on the wire.
-PID_BYTES: Final = 4
 # The number of file descriptors that come with each wish for a worker: its wire, and the socket that all share.
 _HANDED: Final = 2
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.chat.blocks import Message, wire_of
-from gateway.chat.codecs.chat_completions import encode_message
+from gateway.chat.codecs.chat_completions import encode_messages
 from gateway.chat.normalise import read_answer, read_choices
 from gateway.chat.request import ChatRequest, tool_name_of
 from gateway.clock import Clock, within
@@ -304,7 +303,7 @@ class Turns:
             address=origin.address,
             model=request.model,
             stream=request.stream,
-            messages=_as_they_came(request.messages),
+            messages=[*map(msgspec.Raw, encode_messages(request.messages))],
             tools=[*map(tool_name_of, request.tools)],
             fields=request.fields,
         )
@@ -354,14 +353,6 @@ class Turns:
     def _tell(self, record: Recorder) -> None:
         for finished in self._finished:
             finished(record)
-
-
-def _as_they_came(messages: Sequence[Message]) -> list[msgspec.Raw]:
-    """Messages as JSON: in the bytes they came in, where they have them."""
-    wires = [*map(wire_of, messages)]
-    if None in wires:
-        return [msgspec.Raw(encode_message(message)) for message in messages]
-    return [*map(msgspec.Raw, wires)]  # type: ignore[arg-type]
 
 
 def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:

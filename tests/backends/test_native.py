@@ -605,7 +605,7 @@ async def test_answer_nested_too_deeply_is_a_broken_upstream(dialect: str, strea
 async def test_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
     # More than can have come before anybody reads it: that is no answer without end.
     limit = 1000 if streamed else 1_000_000
-    monkeypatch.setattr("gateway.backends.native._ANSWER_BYTES", limit)
+    monkeypatch.setattr("gateway.backends.reading.ANSWER_BYTES", limit)
     monkeypatch.setattr("gateway.backends.native._STREAM_BYTES", limit)
     reply = stream(*words("many " * 100), f("stop"), DONE) if streamed else answer("many " * 400_000)
     async with scripted(reply) as (_, backend):

@@ -228,7 +228,7 @@ async def test_answer_that_is_none_is_an_error_in_its_own_words(dialect: str, re
 async def test_status_of_a_refusal_counts_though_its_words_do_not_come(
     monkeypatch: pytest.MonkeyPatch, streamed: bool, steps: Any
 ) -> None:
-    monkeypatch.setattr("gateway.backends.native._ERROR_BODY_S", 0.2)
+    monkeypatch.setattr("gateway.backends.reading._REFUSAL_S", 0.2)
     async with scripted(Reply(429, (("retry-after", "7"),), steps, length=999)) as (_, backend):
         caught = await failure(backend, streamed=streamed)
     assert (getattr(caught, "status", None), caught.retry_after_s) == (429, 7)

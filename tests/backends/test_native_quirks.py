@@ -59,7 +59,7 @@ async def test_answer_that_is_compressed_unasked_is_read(how: str, streamed: boo
 
 @BOTH
 async def test_compressed_answer_is_bounded_by_what_it_becomes(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
-    monkeypatch.setattr("gateway.backends.native._ANSWER_BYTES", 1_000_000)
+    monkeypatch.setattr("gateway.backends.reading.ANSWER_BYTES", 1_000_000)
     monkeypatch.setattr("gateway.backends.native._STREAM_BYTES", 1_000_000)
     reply = stream(PLAIN) if streamed else answer("x")
     async with scripted(packed(reply, "gzip", gzip.compress(b" " * 50_000_000))) as (_, backend):

@@ -6,7 +6,7 @@ Knows OpenAI's request shapes. Does not know who asks or who answers. Errors nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -23,6 +23,7 @@ from gateway.chat.blocks import (
     ToolCall,
     ToolResult,
     Unknown,
+    wire_of,
 )
 from gateway.chat.codecs.functions import with_call_ids, with_tools
 from gateway.chat.request import ChatRequest, ClientTool, ToolChoice
@@ -243,6 +244,12 @@ def _read_message(raw: bytes, where: str) -> _Message:
         return _decode_message(raw)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"`{where}`: {_plain(error)}", param=_param(where, error)) from error
+
+
+def encode_messages(messages: Sequence[Message]) -> Sequence[bytes]:
+    """Messages as `encode_message` has each: the bytes they came in all at once, one by one only where some has none."""
+    wires = [*map(wire_of, messages)]
+    return [*map(encode_message, messages)] if None in wires else cast(list[bytes], wires)
 
 
 def encode_message(message: Message) -> bytes:
