@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gateway.chat.answer import Answer, Choice
-from gateway.chat.blocks import Block, Message, Reasoning, Refusal, Text
+from gateway.chat.blocks import Block, Message, Reasoning, Refusal, Text, ToolCall
 from gateway.chat.codecs.chat_completions import encode_call
 from gateway.chat.deltas import MOST_CALLS, content_text, content_thought, made_call
 from gateway.chat.usage import WireUsage
@@ -89,6 +89,7 @@ class _Answer(msgspec.Struct):
     error: Any = None
 
 
+_NO_CHOICE: Final = _Choice()
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
@@ -114,12 +115,11 @@ def read_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
         answer = _decode_answer(body)
     except RecursionError as error:
         raise msgspec.DecodeError("the answer is nested too deeply") from error
-    if answer.error or not answer.choices or answer.choices[0].message is None:
+    choice = answer.choices[0] if answer.choices else _NO_CHOICE
+    if answer.error or choice.message is None:
         raise NotAnAnswer("the answer has no choices")
-    choice = answer.choices[0]
-    assert choice.message is not None
     message = _message(choice.message, new_id)
-    reason = finish_reason(choice.finish_reason, has_calls=bool(message.tool_calls))
+    reason = finish_reason(choice.finish_reason, has_calls=ToolCall in map(type, message.blocks))
     usage = answer.usage
     counted = usage.usage() if usage is not None and not usage.blank else None
     return Answer(message, reason, counted, body, choice.finish_reason)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 import msgspec
 
 # No conversation has as many; an upstream that says so would overflow what sums and databases hold.
 _MOST_TOKENS = 2**40
+_WHOLE: Final = {int}
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -70,11 +72,11 @@ class Usage(msgspec.Struct, frozen=True):
 
 class _Details(msgspec.Struct):
     cached_tokens: int | float | None = None
-    cache_write_tokens: int | float | None = None
-    reasoning_tokens: int | float | None = None
-    audio_tokens: int | float | None = None
-    accepted_prediction_tokens: int | float | None = None
-    rejected_prediction_tokens: int | float | None = None
+    cache_write_tokens: int | float | None = 0
+    reasoning_tokens: int | float | None = 0
+    audio_tokens: int | float | None = 0
+    accepted_prediction_tokens: int | float | None = 0
+    rejected_prediction_tokens: int | float | None = 0
 
 
 _NO_DETAILS = _Details()
@@ -96,7 +98,7 @@ class WireUsage(msgspec.Struct):
     @property
     def blank(self) -> bool:
         """Whether it counts nothing: an estimate serves better. No answer takes no tokens at all, whatever servers say."""
-        return not (self._prompt or self._completion or self.total_tokens)
+        return not (self.total_tokens or self._prompt or self._completion)
 
     @property
     def _prompt(self) -> int | float | None:
@@ -108,28 +110,37 @@ class WireUsage(msgspec.Struct):
 
     def usage(self) -> Usage:
         """The same as whole numbers, never negative."""
-        prompt = self.prompt_tokens_details or _NO_DETAILS
-        completion = self.completion_tokens_details or _NO_DETAILS
         asked, answered = self._prompt, self._completion
         if asked is None:
             asked = (self.total_tokens or 0) - (answered or 0)
-        if prompt is completion and self.cached_tokens is None:  # no details at all
-            return Usage(_count(asked), _count(answered))
-        return Usage(
-            _count(asked),
-            _count(answered),
-            _count(self.cached_tokens if prompt.cached_tokens is None else prompt.cached_tokens),
-            _count(completion.reasoning_tokens),
-            False,
-            _count(prompt.cache_write_tokens),
-            _count(prompt.audio_tokens),
-            _count(completion.audio_tokens),
-            _count(completion.accepted_prediction_tokens),
-            _count(completion.rejected_prediction_tokens),
+        prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
+        if prompt is None and completion is None and self.cached_tokens is None:
+            tokens, written = _counts(asked, answered)
+            return Usage(tokens, written)
+        prompt, completion = prompt or _NO_DETAILS, completion or _NO_DETAILS
+        cached = self.cached_tokens if prompt.cached_tokens is None else prompt.cached_tokens
+        tokens, written, reused, thought, kept, heard, spoken, accepted, rejected = _counts(
+            asked,
+            answered,
+            cached or 0,
+            completion.reasoning_tokens,
+            prompt.cache_write_tokens,
+            prompt.audio_tokens,
+            completion.audio_tokens,
+            completion.accepted_prediction_tokens,
+            completion.rejected_prediction_tokens,
         )
+        return Usage(tokens, written, reused, thought, False, kept, heard, spoken, accepted, rejected)
 
 
-def _count(value: Any) -> int:
-    if type(value) is int and 0 <= value <= _MOST_TOKENS:
-        return value
+def _counts(*said: float | None) -> Sequence[int]:
+    """Counts as whole numbers that can be added up: as they are where all are that already, which most servers' are."""
+    if {*map(type, said)} == _WHOLE:
+        whole = cast(Sequence[int], said)
+        if min(whole) >= 0 and max(whole) <= _MOST_TOKENS:
+            return whole
+    return [*map(_count, said)]
+
+
+def _count(value: float | None) -> int:
     return min(max(0, int(value)), _MOST_TOKENS) if value else 0

@@ -115,14 +115,18 @@ class Recorder:
         """Tell one more listener of every event from now on."""
         self._live = (*self._live, listener)
 
-    def emit(self, kind: EventType, **data: Any) -> None:
-        """Record one event. `data` must be encodable as JSON; what is JSON already is `msgspec.Raw`."""
+    def add(self, kind: EventType, data: dict[str, Any]) -> None:
+        """Record one event. `data` is kept as it is; it must be encodable as JSON, and what is JSON already is `msgspec.Raw`."""
         events = self.events
-        events.append(Event(len(events), kind, self._now(), data))
+        event = Event(len(events), kind, self._now(), data)
+        events.append(event)
         if self._live:
-            event = events[-1]
             for listener in self._live:
                 listener.happened(self, event)
+
+    def emit(self, kind: EventType, **data: Any) -> None:
+        """`add` with the data as keywords."""
+        self.add(kind, data)
 
 
 class LiveSubscriber(Protocol):

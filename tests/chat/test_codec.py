@@ -226,6 +226,25 @@ def test_every_call_needs_its_result_and_every_result_its_call(items: list[Any],
     assert caught.value.param == param
 
 
+ALONE: list[Any] = [
+    USER,
+    {"role": "developer", "content": "", "name": "ops", "tool_calls": None, "vendor": {"a": [1]}},
+    {"role": "assistant", "content": "so", "refusal": "", "reasoning_content": ""},
+    {"role": "assistant", "content": "no", "refusal": "never"},
+    {"role": "assistant", "content": "well", "reasoning_content": "hm"},
+    asking("a"),
+    result("a"),
+    {"role": "user", "content": [{"type": "text", "text": "x"}]},
+]
+
+
+@pytest.mark.parametrize("last", range(1, len(ALONE) + 1))
+def test_a_conversation_is_read_as_its_messages_are_one_by_one(last: int) -> None:
+    items = ALONE[:last]
+    alone = [decode_message(json.dumps(each).encode(), at) for at, each in enumerate(items)]
+    assert [*decode_request(said(*items), paired=False).messages] == alone
+
+
 @settings(max_examples=60)
 @given(messages)
 def test_message_of_any_blocks_is_the_same_after_encoding_and_decoding(message: Message) -> None:

@@ -69,3 +69,12 @@ def test_what_counts_nothing_is_no_count() -> None:
     for wire in ("{}", '{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}', '{"input_tokens":null}'):
         assert msgspec.json.decode(wire, type=WireUsage).blank
     assert not msgspec.json.decode('{"completion_tokens":1}', type=WireUsage).blank
+
+
+def test_counts_beside_details_are_read_one_by_one_where_one_is_odd() -> None:
+    odd = '{"prompt_tokens":9,"completion_tokens":8.0,"cached_tokens":4,"completion_tokens_details":{"audio_tokens":-2,'
+    assert read(odd + '"reasoning_tokens":null,"accepted_prediction_tokens":3}}') == Usage(
+        9, 8, 4, accepted_prediction_tokens=3
+    )
+    assert read('{"prompt_tokens":1,"completion_tokens":99999999999999999}').completion_tokens == 2**40
+    assert read('{"prompt_tokens":-1,"completion_tokens":2}') == Usage(0, 2)

@@ -33,3 +33,14 @@ def test_an_events_id_is_unique_over_traces() -> None:
     event = Event(3, "turn.finished", 1.0, {})
     assert event.id_in("a" * 32) == f"evt_{'a' * 32}_3"
     assert event.id_in("b" * 32) != event.id_in("a" * 32)
+
+
+def test_an_event_that_is_added_is_the_one_that_is_emitted() -> None:
+    listener = Listener()
+    trace = Recorder("a" * 32, "app", HandClock(100.0), (listener,))
+    data = {"to": "decided", "reason": "rule"}
+    trace.add("state.changed", data)
+    trace.emit("state.changed", **data)
+    assert trace.events == [Event(seq, "state.changed", 100.0, data) for seq in (0, 1)]
+    assert trace.events[0].data is data
+    assert [seq for _, seq, _ in listener.heard] == [0, 1]

@@ -6,7 +6,8 @@ Knows OpenAI's request shapes. Does not know who asks or who answers. Errors nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, cast
 
 import msgspec
@@ -47,8 +48,8 @@ _OPTIONS = frozenset(
     "tool_choice tools top_logprobs top_p user verbosity web_search_options n".split()
 )
 
-# Not of `fields`, because the gateway decides about them.
-_READ = frozenset({"model", "messages", "stream", "tools", "tool_choice", "parallel_tool_calls", "n"})
+# Not of `fields`, because the gateway decides about them; neither are `model` and `messages`, which every request has.
+_READ = frozenset({"stream", "tools", "tool_choice", "parallel_tool_calls", "n"})
 
 
 class _Function(msgspec.Struct):
@@ -77,6 +78,17 @@ class _Message(msgspec.Struct):
     refusal: str | None = None
     reasoning_content: str | None = None
     function_call: _Function | None = None
+
+
+# For `map`: what messages consist of, and what none has beside its text that is nothing but that.
+_role_of: Final[Callable[[_Message], str]] = attrgetter("role")
+_content_of: Final[Callable[[_Message], Any]] = attrgetter("content")
+_name_of: Final[Callable[[_Message], str | None]] = attrgetter("name")
+_beside_of: Final[Callable[[_Message], tuple[Any, ...]]] = attrgetter(
+    "tool_calls", "function_call", "refusal", "reasoning_content"
+)
+_NOTHING_BESIDE: Final = (None, None, None, None)
+_TEXTS: Final = {str}
 
 
 class _StreamOptions(msgspec.Struct):
@@ -161,7 +173,7 @@ def _at_fault(error: Exception) -> InvalidRequest | None:
 
 
 def _request(top: dict[str, msgspec.Raw], asked: _Asked, *, paired: bool) -> ChatRequest:
-    older = with_tools(top)
+    older = "functions" in top and with_tools(top)
     if not asked.model:
         raise InvalidRequest("`model` is missing: name a model, or `auto` to let the router choose.", param="model")
     stream_options = asked.stream_options
@@ -174,11 +186,13 @@ def _request(top: dict[str, msgspec.Raw], asked: _Asked, *, paired: bool) -> Cha
     n = asked.n
     if n is not None and n < 1:
         raise InvalidRequest(f"`n` must be at least 1, not {n}.", param="n")
-    messages = _messages(asked.messages, top.get("messages"), paired=paired)
+    messages = _messages(asked.messages, top.pop("messages", None), paired=paired)
     tools = _client_tools(top) if "tools" in top else ()
     choice = _tool_choice(top) if "tool_choice" in top else None
-    for name in _READ & top.keys():
-        del top[name]
+    del top["model"]
+    if not _READ.isdisjoint(top):
+        for name in _READ & top.keys():
+            del top[name]
     return ChatRequest(
         asked.model,
         messages,
@@ -296,23 +310,18 @@ def _messages(read: list[_Message] | None, raw: msgspec.Raw | None, *, paired: b
         raise InvalidRequest("`messages` is missing.", param="messages")
     if not read:
         raise InvalidRequest("`messages` is empty: at least one message is needed.", param="messages")
-    made: list[Message] = []
-    plain = True
-    for wire, item in zip(read, _decode_raw_list(raw), strict=True):
-        content, role = wire.content, _PLAIN_ROLES.get(wire.role)
-        if (
-            type(content) is str
-            and role is not None
-            and wire.tool_calls is None
-            and wire.function_call is None
-            and not (wire.refusal or wire.reasoning_content)
-        ):  # most messages
-            made.append(Message(role, (Text(content),), wire.name, bytes(item)))
-        else:
-            plain = False
-            made.append(_message(wire, bytes(item), len(made)))
+    items, beside = _decode_raw_list(raw), [*map(_beside_of, read)]
+    roles, contents = [*map(_PLAIN_ROLES.get, map(_role_of, read))], [*map(_content_of, read)]
+    # Most messages are nothing but their text, so all are made as such, without a step of Python for each.
+    blocks = zip(map(Text, contents), strict=True)
+    made = [*map(Message, cast(list[Role], roles), blocks, map(_name_of, read), map(bytes, items))]
+    if None not in roles and {*map(type, contents)} == _TEXTS and beside.count(_NOTHING_BESIDE) == len(made):
+        return tuple(made)  # these ask for no calls and bring no results
+    for index, wire in enumerate(read):
+        if roles[index] is None or type(contents[index]) is not str or beside[index] != _NOTHING_BESIDE:
+            made[index] = _message(wire, encode_message(made[index]), index)
     messages = tuple(made)
-    if paired and not plain:  # plain ones ask for no calls and bring no results
+    if paired:
         check_pairs(messages)
     return messages
 
