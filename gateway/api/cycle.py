@@ -266,13 +266,9 @@ class Cycle:
         else:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
-    def write_at_once(self, body: bytes) -> bool:
-        """Write a piece of a body of which some was sent, as `go_on` does; False where that has to wait, or is not to be."""
-        line = self._line
-        if line.flow.write_paused or self.disconnected or not self._chunked:
-            return False
-        line.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-        return True
+    def at_once(self) -> AtOnce | None:
+        """What writes further pieces of an answer of which some was sent, as `go_on` does; None where it does not come in chunks."""
+        return AtOnce(self, self._line) if self._chunked else None
 
     def _go_on(self, body: bytes, *, more: bool) -> None:
         if self._method == "HEAD":
@@ -334,6 +330,45 @@ class Cycle:
         if not self.keep_alive:
             self._line.transport.close()
         self._line.answered()
+
+
+class AtOnce:
+    """Writes pieces of an answer that comes in chunks, behind what was sent of it; not those that would have to wait for room.
+
+    Attributes:
+        last: when something was written last, by the loop's time; 0 before.
+    """
+
+    __slots__ = ("_cycle", "_flow", "_now", "_pattern", "_size", "_transport", "last")
+
+    def __init__(self, cycle: Cycle, line: Line) -> None:
+        self._cycle = cycle
+        self._flow = line.flow
+        self._transport = line.transport
+        self._now = asyncio.get_running_loop().time
+        self.last = 0.0
+        self.shape(b"", b"")
+
+    def shape(self, before: bytes, behind: bytes) -> None:
+        """Say what stands around whatever `alike` writes."""
+        self._size = len(before) + len(behind)
+        self._pattern = b"%%x\r\n%b%%b%b\r\n" % (before.replace(b"%", b"%%"), behind.replace(b"%", b"%%"))
+
+    def alike(self, varies: bytes) -> bool:
+        """Write a piece that differs from others in this alone; whether that was done."""
+        if self._flow.write_paused or self._cycle.disconnected:
+            return False
+        self._transport.write(self._pattern % (len(varies) + self._size, varies))
+        self.last = self._now()
+        return True
+
+    def write(self, body: bytes) -> bool:
+        """Write a piece; whether that was done."""
+        if self._flow.write_paused or self._cycle.disconnected:
+            return False
+        self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        self.last = self._now()
+        return True
 
 
 class Refusal(Cycle):

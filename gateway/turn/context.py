@@ -279,10 +279,9 @@ class Turn(msgspec.Struct, eq=False):
     @property
     def answering(self) -> str:
         """The model that answered: the chosen one, or the fallback that stood in for it."""
-        own = self.terms.model
-        model = self.answered_by or own
+        model = self.answered_by or self.terms.model
         # What stands for a `*` is known from the name that was asked for.
-        return self.shown_model if self.wanted and model == own else model
+        return self.shown_model if self.wanted and model == self.terms.model else model
 
     @property
     def turn_id(self) -> str:
