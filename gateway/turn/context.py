@@ -201,7 +201,7 @@ class Turn(msgspec.Struct, eq=False):
     def step(self, state: State, reason: str = "") -> None:
         """Move the machine and leave the step in the trace."""
         # States are texts; asking for their `value` takes three calls.
-        self.record.emit("state.changed", **{"from": self.machine.to(state), "to": state, "reason": reason})
+        self.record.add("state.changed", {"from": self.machine.to(state), "to": state, "reason": reason})
 
     def answered_from(self, asked: str, backend: str, model: str) -> None:
         """A backend of `model` answers, which was asked for `asked`: later rounds ask it first."""

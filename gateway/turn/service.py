@@ -145,9 +145,8 @@ class Turns:
         turn: Turn | None = None
         try:
             snapshot = lease.value
-            if wishes is NO_WISHES and not snapshot.hooks.on_request:
-                begins = self._prepare(request, principal, wishes, snapshot, record)
-                turn = await within(snapshot.turn_timeout_s, begins, _late)
+            if wishes is NO_WISHES and not snapshot.hooks.at_begin:
+                turn = await self._prepare(request, principal, wishes, snapshot, record)
             else:
                 turn = await self._prepared(request, principal, wishes, snapshot, record)
             turn.window = self._scribe.window(turn, wishes)
@@ -210,10 +209,12 @@ class Turns:
                 request, wishes = stay.request, stay.wishes
             begins = self._hooked if snapshot.hooks.on_request else self._prepare
             begun = begins(request, principal, wishes, snapshot, record, pin)
-            turn = await within(snapshot.turn_timeout_s, begun, _late)
-        except BaseException:
+            turn = await within(snapshot.turn_timeout_s, begun)
+        except BaseException as error:
             if stay is not None:
                 stay.leave(record)
+            if isinstance(error, TimeoutError):
+                raise HookFailed(f"A hook did not let the turn begin within {snapshot.turn_timeout_s:g} s.") from error
             raise
         if stay is not None:
             turn.stay, turn.cache = stay, None
@@ -364,10 +365,6 @@ def _summary(
 def _acts(offered: Mapping[str, ToolSpec]) -> bool:
     """Whether doing it twice may do harm."""
     return any(spec.writes or spec.gated for spec in offered.values())
-
-
-def _late(limit_s: float) -> HookFailed:
-    return HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.")
 
 
 def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:
