@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 from yarl import URL
@@ -195,12 +195,15 @@ class NativeBackend:
         """
         limit_s = min(call.timeout_s, self._config.timeout_s)
         until = asyncio.get_running_loop().time() + limit_s
-        reasoning = self._reasoning
+        server, reasoning = self._server, self._reasoning
+        head, asked = self._request(call, stream=False)
         try:
-            response = await self._post(call, until, stream=False)
-            if response.status >= 300:
-                response = await self._again(response, call, until, reasoning, stream=False)
+            connection = server.idle.pop() if server.idle else await server.connected(until)
+            response = connection.ask(head, asked)
             try:
+                await connection.wait(response, until)
+                if response.status >= 300:
+                    response = await self._again(response, call, until, reasoning, stream=False)
                 body = response.at_once()
                 if body is None:
                     body = await self._whole(response, call, until)
@@ -341,7 +344,7 @@ class NativeBackend:
     async def _begin_stream(self, call: ModelCall, until: float) -> Response:
         """Ask for a stream; the response, once it is clear that it is no refusal."""
         asked, reasoning = self._asks_usage, self._reasoning
-        response = await self._post(call, until, stream=True)
+        response = await self._server.post(*self._request(call, stream=True), until)
         if response.status >= 300:
             response = await self._again(response, call, until, reasoning, stream=True, asked=asked)
         return response
@@ -385,7 +388,7 @@ class NativeBackend:
             finally:
                 response.give_back()
             asked, reasoning = stream and self._asks_usage, self._reasoning
-            response = await self._post(call, until, stream=stream)
+            response = await self._server.post(*self._request(call, stream=stream), until)
         return response
 
     async def _stream_of(self, response: Response, call: ModelCall, until: float) -> Reader:
@@ -475,8 +478,8 @@ class NativeBackend:
             words = f"`{call.model}` sent a chunk that is not a chat completion chunk"
             raise self._no_answer(words, payload) from error
 
-    def _post(self, call: ModelCall, until: float, *, stream: bool) -> Coroutine[Any, Any, Response]:
-        """Send the request; its answer, once the head has come. See `Http1.post`."""
+    def _request(self, call: ModelCall, *, stream: bool) -> tuple[bytes, list[bytes]]:
+        """What is sent: the headers that are this call's own, and the body in pieces."""
         opening = self._opening if self._wildcard is None else _opening(self._wildcard.replace("*", call.wanted))
         if (field := self._reasoning) is None:
             messages = b",".join(encode_messages(call.messages))
@@ -491,8 +494,7 @@ class NativeBackend:
             body = [opening, messages, b"],", _encode(fields)[1:]]
         else:
             body = [opening, messages, b"]}"]
-        trace = f"traceparent: 00-{call.trace_id}-{call.trace_id:.16}-01\r\n"
-        return self._server.post(trace.encode(), body, until)
+        return f"traceparent: 00-{call.trace_id}-{call.trace_id:.16}-01\r\n".encode(), body
 
     def _stream_fields(self, fields: Mapping[str, msgspec.Raw]) -> list[bytes]:
         """What stands behind the messages where a stream is asked for."""
