@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -16,7 +15,7 @@ from gateway.api.cycle import AtOnce, head_lines
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
-from gateway.chat.chunk import Chunk, ChunkChoice, Form, Run
+from gateway.chat.chunk import Chunk, Form, Run
 from gateway.chat.deltas import CallPiece, encode_piece
 from gateway.chat.relay import DONE, KEEP_ALIVE, StreamWriter
 from gateway.chat.usage import Usage
@@ -31,7 +30,6 @@ STREAM_HEADERS: Headers = [
 
 _HEAD: Final = head_lines(STREAM_HEADERS)
 
-_reason_of: Final[Callable[[ChunkChoice], str | None]] = attrgetter("finish_reason")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,19 +63,18 @@ class ChatStream:
         silence_s: seconds without a byte after which a comment is sent.
     """
 
-    # What most streams never change costs them nothing.
+    # What is the same for most of them costs nothing as long as it stays so.
     started = False
     ended = False
-    _comment: asyncio.Task[None] | None = None
+    _made_writer: StreamWriter | None = None
     _at_once: AtOnce | None = None
     _ends = False
+    _comment: asyncio.Task[None] | None = None
     _pending = b""
     _flush: asyncio.Handle | None = None
     _flushing: asyncio.Task[None] | None = None
     _begun = False
     _role_sent = False
-    # There from the first frames on.
-    _writer: StreamWriter
 
     def __init__(
         self,
@@ -89,7 +86,7 @@ class ChatStream:
         silence_s: float = SILENCE_S,
     ) -> None:
         self._pieces = pieces
-        self._make_writer: Callable[[], StreamWriter] | None = writer
+        self._make_writer = writer
         self._lines = lines
         self._include_usage = include_usage
         self._silence_s = silence_s
@@ -97,11 +94,21 @@ class ChatStream:
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(silence_s, self._silent)
 
+    @property
+    def _writer(self) -> StreamWriter:
+        made = self._made_writer
+        if made is None:
+            made = self._made_writer = self._make_writer()
+        return made
+
     async def relay(self, chunks: Sequence[Chunk]) -> None:
         """Send chunks in one write; those that end the answer in one with what follows at once."""
         self._role_sent = True
-        frames = self._written().frames(chunks)
-        if not any(map(_reason_of, chunks[-1].choices)):
+        frames = self._writer.frames(chunks)
+        for choice in chunks[-1].choices:
+            if choice.finish_reason:
+                break
+        else:
             await self._write(frames)
             return
         self.started = True
@@ -143,7 +150,7 @@ class ChatStream:
         """Send the gateway's own words as content."""
         delta = {"content": text} if self._role_sent else {"role": "assistant", "content": text}
         self._role_sent = True
-        await self._write(self._written().chunk(delta))
+        await self._write(self._writer.chunk(delta))
 
     async def add_calls(self, calls: Sequence[ToolCall]) -> None:
         """Send whole tool calls, one chunk for all."""
@@ -153,16 +160,16 @@ class ChatStream:
             for position, call in enumerate(calls)
         ]
         self._role_sent = True
-        await self._write(self._written().chunk(delta))
+        await self._write(self._writer.chunk(delta))
 
     async def finish(self, reason: str | None, usage: Usage) -> None:
         """Send what is left and end the response."""
         parts: list[bytes] = []
         if reason is not None:
             delta = {} if self._role_sent else {"role": "assistant", "content": ""}
-            parts.append(self._written().chunk(delta, reason))
+            parts.append(self._writer.chunk(delta, reason))
         if self._include_usage:
-            parts.append(self._written().usage(usage))
+            parts.append(self._writer.usage(usage))
         parts.append(DONE)
         await self._write(b"".join(parts), last=True)
 
@@ -182,12 +189,6 @@ class ChatStream:
             self._flush = None
         if self._flushing is not None:
             self._flushing.cancel()
-
-    def _written(self) -> StreamWriter:
-        """What makes the frames."""
-        if self._make_writer is not None:
-            self._writer, self._make_writer = self._make_writer(), None
-        return self._writer
 
     async def _write(self, body: bytes, *, last: bool = False) -> None:
         if self._flushing is not None:
@@ -213,6 +214,8 @@ class ChatStream:
         self._flush = None
         if self._pending and not self.ended:
             body, self._pending = self._pending, b""
+            if self._at_once is not None and self._at_once.write(body):
+                return
             self._flushing = self._loop.create_task(self._send_on(body, last=False))
 
     def _silent(self) -> None:
