@@ -49,7 +49,7 @@ class GatewayApp(Starlette):
             routes=[*(Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items()), *routes],
             exception_handlers=MISSING,
         )
-        self._hot = {("POST", path): endpoint for path, endpoint in hot.items()}
+        self._hot = hot
 
     def build_middleware_stack(self) -> ASGIApp:
         """Without Starlette's own answer to defects: it would be no JSON."""
@@ -57,8 +57,8 @@ class GatewayApp(Starlette):
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Handle one request; awaited, which is a coroutine less than to await in here."""
-        endpoint = self._hot.get((scope["method"], scope["path"])) or super().__call__
-        return endpoint(scope, receive, send)
+        hot = self._hot.get(scope["path"]) if scope["method"] == "POST" else None
+        return (hot or super().__call__)(scope, receive, send)
 
 
 def create_app(services: Services) -> GatewayApp:
