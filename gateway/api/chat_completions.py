@@ -165,7 +165,7 @@ class _Exchange:
             cycle.task.uncancel()
         finally:
             cycle.on_gone = None
-            if self._stream is not None:
+            if self._stream is not None and not self._stream.ended:
                 self._stream.close()
 
     async def _cut_off(self) -> None:
