@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
 _Result = TypeVar("_Result")
@@ -42,24 +42,21 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, _Result], late: Callable[[float], Exception]) -> _Result:
+async def within(seconds: float, work: Coroutine[Any, Any, _Result]) -> _Result:
     """What `work` returns, in so many seconds from its first wait on.
 
     As `asyncio.timeout` around it, but work that never waits costs no timer: five microseconds, where most of it never does.
 
     Raises:
-        Exception: what `late` makes of `seconds`, where it took longer or something in it did.
+        TimeoutError: it took longer.
     """
     try:
-        try:
-            waits_for = work.send(None)
-        except StopIteration as done:
-            result: _Result = done.value
-            return result
-        async with asyncio.timeout(seconds):
-            return await _rest(work, waits_for)
-    except TimeoutError as error:
-        raise late(seconds) from error
+        waits_for = work.send(None)
+    except StopIteration as done:
+        result: _Result = done.value
+        return result
+    async with asyncio.timeout(seconds):
+        return await _rest(work, waits_for)
 
 
 @types.coroutine

@@ -113,8 +113,8 @@ class Turns:
         """Run one turn, or join the one that this request repeats.
 
         `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came, `origin`
-        says where from. `deliver` gets the result as soon as there is one, before it is accounted for: nobody's answer waits for
-        its trace.
+        says where from. `deliver` gets the result as soon as there is one, before it is paid and accounted for: nobody's answer
+        waits for what is written down of it.
 
         Raises:
             GatewayError: the turn failed or was refused.
@@ -145,9 +145,8 @@ class Turns:
         turn: Turn | None = None
         try:
             snapshot = lease.value
-            if wishes is NO_WISHES and not snapshot.hooks.on_request:
-                begins = self._prepare(request, principal, wishes, snapshot, record)
-                turn = await within(snapshot.turn_timeout_s, begins, _late)
+            if wishes is NO_WISHES and not snapshot.hooks.at_begin:
+                turn = await self._prepare(request, principal, wishes, snapshot, record)
             else:
                 turn = await self._prepared(request, principal, wishes, snapshot, record)
             turn.window = self._scribe.window(turn, wishes)
@@ -163,11 +162,11 @@ class Turns:
             try:
                 result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
                 answered = True
+                ended = self._clock.monotonic()
+                if deliver is not None:
+                    await deliver(result)
             finally:
                 self._let_out(turn, answered)
-            ended = self._clock.monotonic()
-            if deliver is not None:
-                await deliver(result)
         except asyncio.CancelledError:
             record.add("turn.cancelled", _summary(request, principal, turn, self._clock.monotonic() - started, 499))
             raise
@@ -184,6 +183,7 @@ class Turns:
             summary = _summary(request, principal, turn, ended - started, 200)
             summary["finish_reason"] = result.finish_reason
             record.add("turn.finished", summary)
+            self._loop.delivered(turn, result)
             if turn.terms.looks_back and turn.window is not None:
                 self._scribe.behind(turn, result.message)
         finally:
@@ -209,10 +209,12 @@ class Turns:
                 request, wishes = stay.request, stay.wishes
             begins = self._hooked if snapshot.hooks.on_request else self._prepare
             begun = begins(request, principal, wishes, snapshot, record, pin)
-            turn = await within(snapshot.turn_timeout_s, begun, _late)
-        except BaseException:
+            turn = await within(snapshot.turn_timeout_s, begun)
+        except BaseException as error:
             if stay is not None:
                 stay.leave(record)
+            if isinstance(error, TimeoutError):
+                raise HookFailed(f"A hook did not let the turn begin within {snapshot.turn_timeout_s:g} s.") from error
             raise
         if stay is not None:
             turn.stay, turn.cache = stay, None
@@ -363,10 +365,6 @@ def _summary(
 def _acts(offered: Mapping[str, ToolSpec]) -> bool:
     """Whether doing it twice may do harm."""
     return any(spec.writes or spec.gated for spec in offered.values())
-
-
-def _late(limit_s: float) -> HookFailed:
-    return HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.")
 
 
 def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:

@@ -19,6 +19,7 @@ from gateway.routing.decision import Decision
 from gateway.routing.encoder import Encoder
 from gateway.routing.relevance import Relevance
 from gateway.routing.router import Router
+from gateway.scribe.pins import PinPatterns
 from gateway.security.allowances import Allowances
 from gateway.security.keys import KeyRing
 from gateway.security.masking.privacy import Privacy
@@ -52,6 +53,7 @@ class Snapshot:
         encoder: the router's, as far as it may see what people say; None where likeness is not asked.
         allowances: who is limited by what.
         used: which facts of a request its routes ask for.
+        patterns: what pins are found by.
         body_limit_bytes: no request's body may be larger.
         turn_timeout_s: no turn may take longer.
     """
@@ -74,6 +76,7 @@ class Snapshot:
     encoder: Encoder | None = None
     allowances: Allowances = field(init=False)
     used: UsedFacts = field(init=False)
+    patterns: PinPatterns = field(init=False)
     body_limit_bytes: int = field(init=False)
     turn_timeout_s: float = field(init=False)
     _terms: dict[tuple[str, str | None], Terms] = field(default_factory=dict, init=False, repr=False)
@@ -84,6 +87,7 @@ class Snapshot:
         """Lay out who is limited by what, and what is asked for."""
         object.__setattr__(self, "allowances", Allowances(self.config, self.routes))
         object.__setattr__(self, "used", UsedFacts(route.when for route in self.routes.values()))
+        object.__setattr__(self, "patterns", PinPatterns(self.config.context.pins))
         object.__setattr__(self, "body_limit_bytes", int(self.config.server.body_limit_mb * 1024 * 1024))
         object.__setattr__(self, "turn_timeout_s", self.config.server.turn_timeout_s)
 
