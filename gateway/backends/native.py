@@ -30,7 +30,7 @@ from gateway.backends.secrets import Secrets
 from gateway.backends.tap import Tap, Tapped
 from gateway.backends.wire import error_from_frame, error_from_status, text_of
 from gateway.chat.answer import Answer
-from gateway.chat.chunk import Chunk, decode_chunk, decode_chunks
+from gateway.chat.chunk import Chunk, ChunkChoice, decode_chunk, decode_chunks
 from gateway.chat.codecs.chat_completions import encode_messages
 from gateway.chat.gathering import gathered
 from gateway.chat.mending import mended
@@ -107,9 +107,10 @@ class _Reading:
         self.over = False
 
     def exact(self, payloads: Sequence[bytes]) -> list[Chunk]:
-        """The chunks, runs of text as one; none where one of them is odd: one by one, then, which says which and why."""
+        """Take in chunks, and return them, runs of text as one; none where one of them is odd: one by one, then, which says why."""
         runs = self.runs
         chunks: list[Chunk] = []
+        ends: list[ChunkChoice] = []
         start, size = 0, len(payloads)
         while start < size:
             if (found := runs.scan(payloads, start)) is not None:
@@ -118,7 +119,7 @@ class _Reading:
                 continue
             settled = runs.settled
             # Until it is known how text looks here, few at a time: most begin with a role and a text.
-            read = _sound(payloads[start:] if settled else payloads[start : start + 2])
+            read = _sound(payloads[start:] if settled else payloads[start : start + 2], ends)
             if not read:
                 return []
             chunks += read
@@ -127,18 +128,20 @@ class _Reading:
             runs.learn(read[-1])
             if not settled and runs.settled and (found := runs.scan(payloads, start - 1)) is not None:
                 chunks[-1], start = found
+        self.begun = self.begun or any(chunk.fields.choices for chunk in chunks)
+        if ends:
+            self._end(ends)
         return chunks
 
-    def note(self, chunks: Sequence[Chunk]) -> None:
-        """Take in chunks: the answer is complete when each of its choices has ended."""
-        for chunk in chunks:
-            if chunk.run is not None:
-                self.begun = True
-                continue
-            for choice in chunk.fields.choices or ():
-                self.begun = True
-                if choice.finish_reason:
-                    self._ended.add(choice.index)
+    def note(self, chunk: Chunk) -> None:
+        """Take in one chunk."""
+        if choices := chunk.fields.choices:
+            self.begun = True
+            self._end(choices)
+
+    def _end(self, choices: Sequence[ChunkChoice]) -> None:
+        """The answer is complete when each of its choices has ended."""
+        self._ended.update([choice.index for choice in choices if choice.finish_reason])
         self.finished = self.finished or len(self._ended) >= self._wanted
 
 
@@ -239,7 +242,8 @@ class NativeBackend:
                 tap.left_bytes -= len(data)
                 if tap.left_bytes < 0:
                     raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
-                batch = Tapped((), tap)
+                batch = Tapped()
+                batch.tap = tap
                 failure = self._read(data, reading, batch, call)
                 if batch:
                     yield batch
@@ -288,7 +292,6 @@ class NativeBackend:
         """Put events' chunks into the batch, up to a failure."""
         if reading.normaliser is None and (chunks := reading.exact(payloads)):
             batch += chunks
-            reading.note(chunks)
             return None
         behind = 0
         for position, payload in enumerate(payloads):
@@ -330,7 +333,7 @@ class NativeBackend:
         elif (failed := _failure_in(chunk)) is not None:
             raise failed
         batch.append(chunk)
-        reading.note((chunk,))
+        reading.note(chunk)
         return None
 
     async def _whole(self, response: Response, call: ModelCall, until: float) -> bytes:
@@ -527,8 +530,8 @@ async def _read_end(content: Reader) -> None:
             await content.readany(asyncio.get_running_loop().time() + _AFTER_DONE_S)
 
 
-def _sound(payloads: Sequence[bytes]) -> list[Chunk]:
-    """The chunks; none where one of them is odd."""
+def _sound(payloads: Sequence[bytes], ends: list[ChunkChoice]) -> list[Chunk]:
+    """The chunks; none where one of them is odd. What they end is added to `ends`."""
     try:
         read = decode_chunks(payloads)
     except msgspec.DecodeError:
@@ -538,8 +541,10 @@ def _sound(payloads: Sequence[bytes]) -> list[Chunk]:
         if fields.choices is None or fields.error is not None or b"\n" in chunk.data:
             return []
         for choice in fields.choices:
-            if choice.finish_reason == "error":
-                return []
+            if choice.finish_reason is not None:
+                if choice.finish_reason == "error":
+                    return []
+                ends.append(choice)
     return read
 
 

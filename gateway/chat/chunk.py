@@ -6,7 +6,8 @@ as objects) is read, not refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -95,11 +96,13 @@ class Form:
         first: what stands before the text of the first of several events.
         between: what stands between two.
         last: what stands behind the last.
-        varies: where in several events all that differs stands.
+        least: the size of one without a text.
+        cut: takes of a chunk what it has of its own.
+        varies: where that stands in an event, or all of it in several.
         quoted: the same with a quotation mark on both sides, where nothing is padded.
     """
 
-    __slots__ = ("after", "before", "between", "first", "inner", "last", "quoted", "varies")
+    __slots__ = ("after", "before", "between", "cut", "first", "inner", "last", "least", "quoted", "varies")
 
     def __init__(self, before: bytes, after: bytes, inner: bytes = b"") -> None:
         self.before = before
@@ -108,6 +111,8 @@ class Form:
         self.first = b"data: " + before
         self.last = after + b"\n\n"
         self.between = self.last + self.first
+        self.least = len(before) + len(inner) + len(after)
+        self.cut: Callable[[bytes], bytes] = itemgetter(slice(len(before), -len(after)))
         begins, ends = len(self.first), -len(self.last)
         self.varies = slice(begins, ends)
         self.quoted = slice(begins - 1, ends + 1)

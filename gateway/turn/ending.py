@@ -96,9 +96,14 @@ class Ending:
             self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
         elif bare and turn.snapshot.tools.specs:
-            self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, message)
+            turn.gives_bare = True
         turn.step(TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result
+
+    def delivered(self, turn: Turn, result: TurnResult) -> None:
+        """The answer is out: remember what only the turns behind it want to know."""
+        if turn.gives_bare:
+            self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
 
     async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
         """Keep the answer for whoever repeats the turn, before its last byte is sent; nothing where nobody would.

@@ -133,6 +133,10 @@ class TurnLoop:
             if turn.machine.state is not TERMINATED:
                 turn.step(TERMINATED, "failed")
 
+    def delivered(self, turn: Turn, result: TurnResult) -> None:
+        """The turn's answer is out. See `Ending.delivered`."""
+        self._ending.delivered(turn, result)
+
     async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
         """Keep an answer that was not the loop's. See `Ending.commit`."""
         await self._ending.commit(turn, result, usage)

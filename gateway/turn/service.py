@@ -113,8 +113,8 @@ class Turns:
         """Run one turn, or join the one that this request repeats.
 
         `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came, `origin`
-        says where from. `deliver` gets the result as soon as there is one, before it is accounted for: nobody's answer waits for
-        its trace.
+        says where from. `deliver` gets the result as soon as there is one, before it is paid and accounted for: nobody's answer
+        waits for what is written down of it.
 
         Raises:
             GatewayError: the turn failed or was refused.
@@ -162,11 +162,11 @@ class Turns:
             try:
                 result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
                 answered = True
+                ended = self._clock.monotonic()
+                if deliver is not None:
+                    await deliver(result)
             finally:
                 self._let_out(turn, answered)
-            ended = self._clock.monotonic()
-            if deliver is not None:
-                await deliver(result)
         except asyncio.CancelledError:
             record.add("turn.cancelled", _summary(request, principal, turn, self._clock.monotonic() - started, 499))
             raise
@@ -183,6 +183,7 @@ class Turns:
             summary = _summary(request, principal, turn, ended - started, 200)
             summary["finish_reason"] = result.finish_reason
             record.add("turn.finished", summary)
+            self._loop.delivered(turn, result)
             if turn.terms.looks_back and turn.window is not None:
                 self._scribe.behind(turn, result.message)
         finally:

@@ -114,7 +114,9 @@ class Stage:
         assert not isinstance(entered, Replay)
         turn.joinable = entered
         try:
-            return await self.loop.run(turn, self.sink if streamed else None)
+            result = await self.loop.run(turn, self.sink if streamed else None)
+            self.loop.delivered(turn, result)
+            return result
         finally:
             self.joining.leave(entered)
 
