@@ -196,8 +196,8 @@ def _request(top: dict[str, msgspec.Raw], asked: _Asked, *, paired: bool) -> Cha
     return ChatRequest(
         asked.model,
         messages,
-        bool(asked.stream),
-        stream_options is not None and bool(stream_options.include_usage),
+        asked.stream is True,
+        stream_options is not None and stream_options.include_usage is True,
         tools,
         choice,
         asked.parallel_tool_calls,
