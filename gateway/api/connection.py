@@ -121,7 +121,6 @@ class Connection(asyncio.Protocol):
         if between and head is not None and (read := head.read(data)) is not None:
             scope, body = read
             self._strange = 0
-            self._since = None
             self._accept(Cycle(self, head.method, head.version, keep_alive=True, said=head.said, body=body), scope)
             return
         try:

@@ -31,7 +31,7 @@ _FRAMING: Final = frozenset({_LENGTH, _ENCODING, b"connection"})
 _CLOSE: Final = b"connection: close\r\n"
 # Behind every head, whoever makes it.
 _IDS: Final = b"x-request-id: req_%b\r\nx-gateway-trace: %b\r\n\r\n"
-_WHOLE: Final = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n%b" + _IDS + b"%b"
+_WHOLE: Final = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n%b" + _IDS
 
 _log: Any = structlog.get_logger("gateway.edge")
 
@@ -219,10 +219,8 @@ class Cycle:
         if not self.keep_alive:
             lines += _CLOSE
         trace_id = self.trace_id.encode()
-        size = len(body)
-        if self._method == "HEAD":
-            body = b""
-        self._line.transport.write(_WHOLE % (STATUS_LINE[status], size, lines, trace_id, trace_id, body))
+        head = _WHOLE % (STATUS_LINE[status], len(body), lines, trace_id, trace_id)
+        self._line.transport.write(head if self._method == "HEAD" else head + body)
         self._ended()
 
     def fail(self, error: ErrorAnswer) -> None:

@@ -51,13 +51,9 @@ _AFTER = (
 
 def normalise(text: str) -> str:
     """Return the form of `text` that is compared. Idempotent; never raises, lone surrogates included."""
-    if text.isascii():
-        return _plain(text)
-    return _GAP.sub("", " ".join(fold(text).split()))
-
-
-def _plain(text: str) -> str:
-    """ASCII alone: one table over bytes is many times faster than splitting into words and joining them."""
+    if not text.isascii():
+        return _GAP.sub("", " ".join(fold(text).split()))
+    # One table over bytes is many times faster than splitting into words and joining them.
     text = text.encode().translate(_SMALL).decode("ascii")
     # From the end: where there are no two in a row, that is found out five times as fast as by `in`.
     while text.rfind("  ") >= 0:

@@ -183,10 +183,11 @@ def _request(top: dict[str, msgspec.Raw], asked: _Asked, *, paired: bool) -> Cha
     if n is not None and n < 1:
         raise InvalidRequest(f"`n` must be at least 1, not {n}.", param="n")
     messages = _messages(asked.messages, top.pop("messages", None), paired=paired)
-    tools = _client_tools(top) if "tools" in top else ()
-    choice = _tool_choice(top) if "tool_choice" in top else None
+    tools: tuple[ClientTool, ...] = ()
+    choice: ToolChoice | None = None
     del top["model"]
     if not _READ.isdisjoint(top):
+        tools, choice = _client_tools(top), _tool_choice(top)
         for name in _READ & top.keys():
             del top[name]
     return ChatRequest(
