@@ -89,10 +89,10 @@ class ChatCompletions:
             said = cycle.said
             known = None if said is None else read_before(said, keys, now, forward)
             principal, wishes = known or await read_headers(scope, keys, now, forward, said)
-            if said is None:
-                body = await read_body(scope, snapshot.body_limit_bytes)
-            else:
+            if said is not None and cycle.received:
                 body = cycle.whole(snapshot.body_limit_bytes)
+            else:
+                body = await read_body(scope, snapshot.body_limit_bytes)
             # What a session goes on from is not in the request.
             kept = wishes.session is not None and snapshot.config.context.sessions.store
             request = decode_request(body, paired=not kept)

@@ -76,6 +76,8 @@ class Connection(asyncio.Protocol):
         # What is the same for most requests of a connection is read once.
         self._asked: tuple[bytes, bytes, str] | None = None
         self._scope: dict[str, Any] = {}
+        # Of a body that it does not read, so many bytes are to come.
+        self._left = 0
         # The head that is expected again, and how many were in vain since one was met.
         self._head: Head | None = None
         self._strange = 0
@@ -119,9 +121,15 @@ class Connection(asyncio.Protocol):
         """Read. A request that offers an upgrade is read as if it did not: its body is lost otherwise."""
         between, head = not self._incomplete, self._head
         if between and head is not None and (read := head.read(data)) is not None:
-            scope, body = read
+            scope, body, left = read
             self._strange = 0
-            self._accept(Cycle(self, head.method, head.version, keep_alive=True, said=head.said, body=body), scope)
+            whole = None if left else body
+            self._accept(Cycle(self, head.method, head.version, keep_alive=True, said=head.said, body=whole), scope)
+            if left:
+                self._begin_body(scope, body, left)
+            return
+        if self._left:
+            self._go_on_with_body(data)
             return
         try:
             self._parser.feed_data(data)
@@ -139,14 +147,36 @@ class Connection(asyncio.Protocol):
             return
         if self._incomplete:
             self._unfinished(len(data))
-        elif between and self._strange < _MOST_STRANGE:
+        if between and self._in_body and self._strange < _MOST_STRANGE:
             self._learn(data)
 
+    def _begin_body(self, scope: Scope, body: bytes, left: int) -> None:
+        """The parser has not seen the head of this request, and does not see its body: so much of it is left."""
+        self._left = left
+        self._headers = scope["headers"]
+        self._incomplete = self._in_body = True
+        self._since = None
+        self._window_bytes = self._head_bytes = 0
+        if body:
+            self._pieces.append(body)
+            self._unfinished(len(body))
+
+    def _go_on_with_body(self, data: bytes) -> None:
+        piece, behind = data[: self._left], data[self._left :]
+        self._left -= len(piece)
+        self._pieces.append(piece)
+        if self._left:
+            self._unfinished(len(piece))
+            return
+        self.on_message_complete()
+        if behind:
+            self.data_received(behind)
+
     def _learn(self, data: bytes) -> None:
-        """All of `data` has been read: where it was one request, those that begin alike need no parser."""
+        """Where `data` is or begins one request, those that begin alike need no parser."""
         self._strange += 1
         if self._newest is not None and self._newest.keep_alive:
-            self._head = head_of(data, self._headers, self._scope)
+            self._head = head_of(data, self._headers, self._scope) or self._head
 
     def pause_writing(self) -> None:
         """The client takes its answers slower than they are made."""

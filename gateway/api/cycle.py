@@ -63,7 +63,7 @@ class Cycle:
         keep_alive: whether the connection outlives it.
         method: the request's.
         version: of HTTP.
-        said: what is kept with its head, where that was met before: its body comes whole, and without an encoding.
+        said: what is kept with its head, where that was met before: its body has no encoding.
         body: the request's, where it comes whole.
 
     Attributes:

@@ -13,6 +13,8 @@ _LENGTH: Final = b"content-length"
 _LINE: Final = b"\r\n" + _LENGTH + b":"
 # With these the body, or who reads it, wants more than its length.
 _UNLIKE: Final = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
+# More than any body has.
+_MOST_DIGITS: Final = 15
 # It is held as long as its connection.
 _MOST_BYTES: Final = 8192
 
@@ -53,21 +55,29 @@ class Head:
         self._length_at = length_at
         self._scope = scope
 
-    def read(self, data: bytes) -> tuple[dict[str, Any], bytes] | None:
-        """The scope and the body of the one request that `data` is; None where it is another one, or less, or more."""
+    def read(self, data: bytes) -> tuple[dict[str, Any], bytes, int] | None:
+        """The scope of the one request that `data` is or begins, the body so far, and how many bytes of it are to come.
+
+        None where it is another one, has not all of its head, or more follows it.
+        """
         # Where something else stands before or behind it, the length has other bytes than a number.
         length, behind, body = data.removeprefix(self._before).partition(self._behind)
-        if not behind or length != b"%d" % len(body):
+        if not behind:
+            return None
+        if length == b"%d" % len(body):
+            left = 0
+        elif not length.isdigit() or len(length) > _MOST_DIGITS or (left := int(length) - len(body)) < 0:
             return None
         headers = self._headers.copy()
         headers[self._length_at] = _LENGTH, length
-        return {**self._scope, "headers": headers}, body
+        return {**self._scope, "headers": headers}, body, left
 
 
 def head_of(data: bytes, headers: list[tuple[bytes, bytes]], scope: dict[str, Any]) -> Head | None:
-    """The head of the one request that `data` is, so that it is known again; None where it is more, or no such request.
+    """The head of the one request that `data` is or begins, so that it is known again; None where it is not one of those.
 
-    `headers` and `scope` are what the last head in `data` was read as.
+    `headers` and `scope` are what the last head in `data` was read as. Where that is not the first, the first has another length, or
+    more behind it than that.
     """
     names = [name for name, _ in headers]
     ends = data.find(_END) + len(_END)
@@ -75,7 +85,7 @@ def head_of(data: bytes, headers: list[tuple[bytes, bytes]], scope: dict[str, An
         return None
     at = names.index(_LENGTH)
     length = headers[at][1]
-    if not length.isdigit() or ends + int(length) != len(data):
+    if not length.isdigit() or ends + int(length) < len(data):
         return None
     line = data[:ends].lower().find(_LINE)
     # White space around a value is none of it.

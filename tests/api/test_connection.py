@@ -130,6 +130,37 @@ async def test_client_that_drips_is_let_go(tmp_path: Path, monkeypatch: pytest.M
             dripping.cancel()
 
 
+@pytest.mark.parametrize("sent", [b"", BODY[:5]], ids=["nothing", "a little"])
+async def test_client_whose_body_stays_away_is_let_go_however_often_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(Connection, "patience_s", 0.4)
+    async with gateway(tmp_path) as on, line(on) as client:
+        for _ in range(3):
+            client.writer.write(head() + BODY)
+            assert (await client.answer())[0] == 200
+        client.writer.write(head() + sent)
+        status, said = await client.answer()
+        assert (status, said["error"]["code"]) == (408, "request_timeout")
+        assert await client.end() == b""
+
+
+async def test_a_large_body_behind_a_head_that_is_known(tmp_path: Path) -> None:
+    large = json.dumps({**json.loads(BODY), "metadata": {"x": "y" * 1_000_000}}).encode()
+    async with ScriptedUpstream(then=answer("hello")) as upstream:
+        async with serving(tmp_path, native_config(upstream.base_url)) as on, line(on) as client:
+            for _ in range(4):
+                client.writer.write(head() + BODY + head(length=len(large)) + large)
+                assert [(await client.answer())[0] for _ in range(2)] == [200, 200]
+                client.writer.write(head(length=len(large)))
+                await client.writer.drain()
+                await asyncio.sleep(0.02)
+                client.writer.write(large)
+                assert (await client.answer())[0] == 200
+        sizes = [len(each.json.get("metadata", {}).get("x", "")) for each in upstream.requests]
+        assert sizes == [0, 1_000_000, 1_000_000] * 4
+
+
 async def test_slow_but_steady_client_is_heard_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "patience_s", 1.0)
     long = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 60_000}]}).encode()

@@ -111,7 +111,23 @@ async def test_from_the_third_request_on_a_head_is_known_whatever_its_body() -> 
     seen, closed, parsed = await fed(*map(post, bodies))
     assert [each[-1] for each in seen] == [*bodies[:-1], b"BodyTooLarge"]
     assert [dict(each[3])[b"content-length"] for each in seen] == [b"%d" % len(body) for body in bodies]
-    assert (closed, parsed) == (False, 2)
+    assert (closed, parsed) == (False, 2)  # of the first, nobody knows that it is one
+
+
+@pytest.mark.parametrize("cut", [-5, -3, -1])
+async def test_a_body_may_come_later_than_its_head(cut: int) -> None:
+    pieces = [piece for _ in range(4) for piece in (post()[:cut], post()[cut:])]
+    seen, closed, parsed = await fed(*pieces)
+    assert ([each[-1] for each in seen], closed, parsed) == ([b"hello"] * 4, False, 2)
+    # And what comes behind it may come with it.
+    seen, closed, parsed = await fed(*pieces[:2], post()[:cut], post()[cut:] + post() + post()[:cut], post()[cut:] * 2)
+    assert ([each[-1] for each in seen], closed) == ([b"hello"] * 4, True)
+
+
+async def test_a_body_that_is_too_long_is_refused_before_it_is_there() -> None:
+    begun = post(b"", length="1001")
+    seen, closed, _ = await fed(post(), post(), begun, b"x" * 1000, b"x", post())
+    assert ([each[-1] for each in seen], closed) == ([b"hello"] * 2 + [b"BodyTooLarge", b"hello"], False)
 
 
 async def test_a_client_that_never_says_the_same_is_not_learned_from_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +140,12 @@ async def test_a_client_that_never_says_the_same_is_not_learned_from_for_ever(mo
     monkeypatch.setattr(connection, "head_of", learning)
     seen, _, parsed = await fed(*(post(b"x", f"traceparent: {number}") for number in range(20)))
     assert (len(seen), parsed, len(learned)) == (20, 20, 4)
+
+
+async def test_what_has_no_body_does_not_stand_between() -> None:
+    bare = post(b"").replace(b"POST", b"GET").replace(b"Content-Length: 0\r\n", b"")
+    seen, _, parsed = await fed(post(), post(), bare, post(), bare, post())
+    assert ([each[0] for each in seen], parsed) == (["POST", "POST", "GET", "POST", "GET", "POST"], 4)
 
 
 async def test_another_key_is_another_head() -> None:
@@ -143,9 +165,19 @@ async def test_what_is_no_whole_request_is_no_known_head() -> None:
         assert (len(seen), closed) == (2, bool(whole[cut:].strip())), whole[:cut]
 
 
+async def test_a_head_is_learned_from_one_request_alone() -> None:
+    """A read that ends in the middle of the next one says nothing of it."""
+    other = post(b"x" * 900).replace(b"Bearer k", b"Bearer K")
+    seen, closed, _ = await fed(post(), post() + other[:-800], other[-800:], post(), post(), other)
+    keys = [dict(each[3])[b"authorization"][-1:] for each in seen]
+    assert (b"".join(keys), closed) == (b"kkKkkK", False)
+
+
 ODD = [
     post(b"hello", length="05"),
     post(b"hello", length="+5"),
+    post(b"hello", length="9" * 20),
+    post(b"hello", length="1" * 5000),
     post(b"hello", length="4"),
     post(b"hello", length="6"),
     post(b"hello", length="5 "),
