@@ -202,9 +202,9 @@ async def open_gateway(
                 backends=tuple(snapshot.config.backends),
             )
 
-        versions = Versioned(
-            first, replica.build, builder.dismiss, clock, guard=replica.standing.refuse, took_over=adopt
-        )
+        # Who is alone always may, and is not asked at every request.
+        guard = None if alone else replica.standing.refuse
+        versions = Versioned(first, replica.build, builder.dismiss, clock, guard=guard, took_over=adopt)
         stack.push_async_callback(versions.close)
         # Stopped first: what they look at is closed then.
         stack.push_async_callback(checks.close)

@@ -285,15 +285,34 @@ def test_every_exit_code_is_documented() -> None:
 
 
 def emitted() -> dict[str, set[str]]:
-    """The data keys that the code names where it emits an event, by the event's type."""
+    """The data keys that the code names where it records an event, by the event's type."""
     found: dict[str, set[str]] = {}
     for path in sorted((ROOT / "gateway").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "emit":
-                kind = node.args[0]
-                assert isinstance(kind, ast.Constant), f"{path.name}: which event is {ast.unparse(kind)}?"
-                found.setdefault(str(kind.value), set()).update(word.arg for word in node.keywords if word.arg)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for kind, keys in emitted_in(node):
+                    assert isinstance(kind, ast.Constant), f"{path.name}: which event is {ast.unparse(kind)}?"
+                    found.setdefault(str(kind.value), set()).update(keys)
     return found
+
+
+def emitted_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[ast.expr, set[str]]]:
+    """The events a function records, each with the keys that it names: as keywords, in a dict, or in one it has a name for."""
+    named: dict[str, ast.expr] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            named[node.targets[0].id] = node.value
+    for node in ast.walk(function):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr == "emit":
+            yield node.args[0], {word.arg for word in node.keywords if word.arg}
+        elif node.func.attr == "add" and ast.unparse(node.func.value).rpartition(".")[2] == "record":
+            kind, data = node.args
+            if isinstance(data, ast.Name):
+                data = named.get(data.id, data)
+            keys = data.keys if isinstance(data, ast.Dict) else ()
+            yield kind, {str(key.value) for key in keys if isinstance(key, ast.Constant)}
 
 
 def test_every_event_is_documented_with_its_data() -> None:

@@ -9,10 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import unquote
 
+import msgspec
 from msgspec.structs import replace as replaced
 from starlette.types import Scope
 
 from gateway.api.address import address_of
+from gateway.api.head import Said
 from gateway.api.local import refuse_strangers
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.security.keys import LOCAL, KeyRing
@@ -40,10 +42,45 @@ _LONGEST_USER = 256
 _LONGEST_SESSION = 512
 
 
+class _Caller(msgspec.Struct, frozen=True):
+    """Who sent a head, and what it wishes for: the same for as long as it is asked alike and the key is good.
+
+    Attributes:
+        keys: who was asked for the key, and `forward` which headers were to be kept.
+        authorization: the header that holds the key, and `api_key` the other.
+        bearer: whose the key is.
+        read: what `read_headers` made of it.
+    """
+
+    keys: KeyRing
+    forward: frozenset[str]
+    authorization: str | None
+    api_key: str | None
+    bearer: Principal
+    read: tuple[Principal, Wishes]
+
+
+def read_before(said: Said, keys: KeyRing, now: float, forward: frozenset[str]) -> tuple[Principal, Wishes] | None:
+    """What `read_headers` said of an earlier request with the same head; None where it has to be asked.
+
+    Raises:
+        Unauthenticated: the key has ended.
+    """
+    caller: _Caller | None = said.caller
+    if caller is None or caller.keys is not keys or caller.forward is not forward:
+        return None
+    # A key of the configuration is good for as long as that is.
+    if caller.bearer.digest is None or keys.remembered(caller.authorization, caller.api_key, now) is caller.bearer:
+        return caller.read
+    return None
+
+
 async def read_headers(
-    scope: Scope, keys: KeyRing, now: float, forward: frozenset[str] = frozenset()
+    scope: Scope, keys: KeyRing, now: float, forward: frozenset[str] = frozenset(), said: Said | None = None
 ) -> tuple[Principal, Wishes]:
     """The caller, and what the headers wish for; of the others, those that `forward` names are kept.
+
+    What is read is left in `said` for `read_before`.
 
     Raises:
         Unauthenticated: no key, or an unknown one.
@@ -55,9 +92,8 @@ async def read_headers(
     sent: dict[bytes, bytes] = dict(scope["headers"])
     authorization = str(sent[b"authorization"], "latin-1") if b"authorization" in sent else None
     api_key = str(sent[b"x-api-key"], "latin-1") if b"x-api-key" in sent else None
-    principal = keys.remembered(authorization, api_key, now)
-    if principal is None:
-        principal = await keys.identify(authorization, api_key, now)
+    bearer = keys.remembered(authorization, api_key, now)
+    principal = bearer if bearer is not None else await keys.identify(authorization, api_key, now)
     special: dict[bytes, str] = {}
     if not _SPECIAL.isdisjoint(sent):
         # White space around a value is none of it (RFC 9110, 5.5); the parser leaves what stands behind.
@@ -76,7 +112,14 @@ async def read_headers(
     if forward:
         kept = {str(name, "latin-1"): str(value, "latin-1") for name, value in scope["headers"]}
         wishes = replace(wishes, headers={name: kept[name] for name in forward if name in kept})
+    if said is not None and bearer is not None and not _reads_length(keys, forward):
+        said.caller = _Caller(keys, forward, authorization, api_key, bearer, (principal, wishes))
     return principal, wishes
+
+
+def _reads_length(keys: KeyRing, forward: frozenset[str]) -> bool:
+    """Whether something is made of the one header that is another's with each request."""
+    return "content-length" in forward or b"content-length" in (*keys.user_headers, *keys.session_headers)
 
 
 def for_user(principal: Principal, user: str | None) -> Principal:

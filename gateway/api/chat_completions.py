@@ -14,7 +14,7 @@ from msgspec.structs import replace as replaced
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.address import origin_of
-from gateway.api.auth import for_user, read_headers
+from gateway.api.auth import for_user, read_before, read_headers
 from gateway.api.cycle import CYCLE, ClientGone, Cycle
 from gateway.api.errors import describe, internal
 from gateway.api.http import read_body
@@ -85,11 +85,16 @@ class ChatCompletions:
         origin = NOWHERE
         try:
             snapshot = self._versions.serving
-            origin = origin_of(scope, snapshot.keys.trusted_proxies)
-            principal, wishes = await read_headers(
-                scope, snapshot.keys, self._clock.now(), snapshot.tools.forward_headers
-            )
-            body = await read_body(scope, snapshot.body_limit_bytes)
+            keys, now, forward = snapshot.keys, self._clock.now(), snapshot.tools.forward_headers
+            origin = origin_of(scope, keys.trusted_proxies)
+            # What a client says with all of its requests is read with the first of them.
+            said = cycle.said
+            known = None if said is None else read_before(said, keys, now, forward)
+            principal, wishes = known or await read_headers(scope, keys, now, forward, said)
+            if said is None:
+                body = await read_body(scope, snapshot.body_limit_bytes)
+            else:
+                body = cycle.whole(snapshot.body_limit_bytes)
             # What a session goes on from is not in the request.
             kept = wishes.session is not None and snapshot.config.context.sessions.store
             request = decode_request(body, paired=not kept)

@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from gateway.api.address import ORIGIN, peer_of
 from gateway.api.cycle import CYCLE, Cycle, Refusal
 from gateway.api.errors import ErrorAnswer
+from gateway.api.head import Head, head_of
 from gateway.security.principal import Origin
 
 # A body that is still coming has to bring at least this much in each `Connection.patience_s`.
@@ -34,6 +35,8 @@ _HEAD_BYTES = 65_536
 _LOOKS = 8
 # Requests that may wait behind a running one. Reading goes on until there are as many: else nobody would see the client leave.
 _MOST_WAITING = 8
+# Heads that a connection is learned by in vain: its client says another one each time.
+_MOST_STRANGE = 4
 _UPGRADES = frozenset({b"upgrade", b"http2-settings"})
 
 _log = logging.getLogger("uvicorn.error")
@@ -73,6 +76,9 @@ class Connection(asyncio.Protocol):
         # What is the same for most requests of a connection is read once.
         self._asked: tuple[bytes, bytes, str] | None = None
         self._scope: dict[str, Any] = {}
+        # The head that is expected again, and how many were in vain since one was met.
+        self._head: Head | None = None
+        self._strange = 0
         # The one that is being answered, the newest, and those between them: a client may ask without waiting for answers.
         self._running: Cycle | None = None
         self._newest: Cycle | None = None
@@ -111,6 +117,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read. A request that offers an upgrade is read as if it did not: its body is lost otherwise."""
+        between, head = not self._incomplete, self._head
+        if between and head is not None and (read := head.read(data)) is not None:
+            scope, body = read
+            self._strange = 0
+            self._since = None
+            self._accept(Cycle(self, head.method, head.version, keep_alive=True, said=head.said, body=body), scope)
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -127,6 +140,14 @@ class Connection(asyncio.Protocol):
             return
         if self._incomplete:
             self._unfinished(len(data))
+        elif between and self._strange < _MOST_STRANGE:
+            self._learn(data)
+
+    def _learn(self, data: bytes) -> None:
+        """All of `data` has been read: where it was one request, those that begin alike need no parser."""
+        self._strange += 1
+        if self._newest is not None and self._newest.keep_alive:
+            self._head = head_of(data, self._headers, self._scope)
 
     def pause_writing(self) -> None:
         """The client takes its answers slower than they are made."""
@@ -179,6 +200,10 @@ class Connection(asyncio.Protocol):
         scope = self._scope.copy()
         scope["headers"] = self._headers.copy()  # what a chunked body has behind it is no part of the head
         cycle = Cycle(self, scope["method"], version, keep_alive=version != "1.0" and parser.should_keep_alive())
+        self._accept(cycle, scope)
+
+    def _accept(self, cycle: Cycle, scope: dict[str, Any]) -> None:
+        """Answer a request in its turn."""
         scope[CYCLE] = cycle
         self._newest = cycle
         if self._running is None and not self.flow.write_paused:
@@ -322,6 +347,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, answer: ErrorAnswer) -> None:
         """Answer what is no request, behind the requests before it, and hang up."""
+        self._head = None  # nothing counts behind it
         running, newest, waiting = self._running, self._newest, self._waiting
         begun = newest is not None and self._incomplete and self._in_body  # then it is the newest that goes wrong
         if (running is not None and running.started) or (begun and newest is not None and newest.started):

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.api.errors import ErrorAnswer, describe, internal
+from gateway.api.head import Said
 from gateway.errors import BodyTooLarge, GatewayError
 from gateway.ids import new_trace_id
 
@@ -30,7 +31,7 @@ _FRAMING: Final = frozenset({_LENGTH, _ENCODING, b"connection"})
 _CLOSE: Final = b"connection: close\r\n"
 # Behind every head, whoever makes it.
 _IDS: Final = b"x-request-id: req_%b\r\nx-gateway-trace: %b\r\n\r\n"
-_WHOLE: Final = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n%b" + _IDS
+_WHOLE: Final = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n%b" + _IDS + b"%b"
 
 _log: Any = structlog.get_logger("gateway.edge")
 
@@ -62,6 +63,8 @@ class Cycle:
         keep_alive: whether the connection outlives it.
         method: the request's.
         version: of HTTP.
+        said: what is kept with its head, where that was met before: its body comes whole, and without an encoding.
+        body: the request's, where it comes whole.
 
     Attributes:
         trace_id: 32 hex digits.
@@ -74,7 +77,6 @@ class Cycle:
 
     # What is the same for most of them costs nothing as long as it stays so.
     task: asyncio.Task[None] | None = None
-    received = False
     disconnected = False
     started = False
     complete = False
@@ -88,13 +90,24 @@ class Cycle:
     # For a client of HTTP/1.0 that knows no chunks: the end of the connection is the answer's.
     _until_close = False
 
-    def __init__(self, line: Line, method: str, version: str, *, keep_alive: bool) -> None:
+    def __init__(
+        self,
+        line: Line,
+        method: str,
+        version: str,
+        *,
+        keep_alive: bool,
+        said: Said | None = None,
+        body: bytes | None = None,
+    ) -> None:
         self.trace_id = new_trace_id()
         self.keep_alive = keep_alive
+        self.said = said
+        self.received = body is not None
         self._line = line
         self._method = method
         self._version = version
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] = [] if body is None else [body]
 
     async def run(self, app: ASGIApp, scope: Scope, tasks: set[asyncio.Task[None]]) -> None:
         """Let the app answer, in a task that is one of `tasks` until then; where it does not, the client gets an error."""
@@ -124,18 +137,27 @@ class Cycle:
             BodyTooLarge: it is larger than the limit; no more than the limit is ever held.
             ClientGone: the client left.
         """
-        while True:
-            if self.disconnected:
-                raise ClientGone
-            if self.received:
-                self._read_out = True
-                body = self._taken()
-                if len(body) > limit_bytes:
-                    raise too_large(limit_bytes)
-                return body
+        while not self.received and not self.disconnected:
             if self._size > limit_bytes:
                 raise too_large(limit_bytes)
             await self._more()
+        return self.whole(limit_bytes)
+
+    def whole(self, limit_bytes: int) -> bytes:
+        """The whole body of a request that is all there.
+
+        Raises:
+            BodyTooLarge: it is larger than the limit.
+            ClientGone: the client left.
+        """
+        if self.disconnected:
+            raise ClientGone
+        self._read_out = True
+        body = b"".join(self._parts)
+        self._parts.clear()
+        if len(body) > limit_bytes:
+            raise too_large(limit_bytes)
+        return body
 
     async def receive(self) -> dict[str, Any]:
         """ASGI's."""
@@ -197,8 +219,10 @@ class Cycle:
         if not self.keep_alive:
             lines += _CLOSE
         trace_id = self.trace_id.encode()
-        head = _WHOLE % (STATUS_LINE[status], len(body), lines, trace_id, trace_id)
-        self._line.transport.write(head if self._method == "HEAD" else head + body)
+        size = len(body)
+        if self._method == "HEAD":
+            body = b""
+        self._line.transport.write(_WHOLE % (STATUS_LINE[status], size, lines, trace_id, trace_id, body))
         self._ended()
 
     def fail(self, error: ErrorAnswer) -> None:
@@ -242,13 +266,9 @@ class Cycle:
         else:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
-    def write_at_once(self, body: bytes) -> bool:
-        """Write a piece of a body of which some was sent, as `go_on` does; False where that has to wait, or is not to be."""
-        line = self._line
-        if line.flow.write_paused or self.disconnected or not self._chunked:
-            return False
-        line.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-        return True
+    def at_once(self) -> AtOnce | None:
+        """What writes further pieces of an answer of which some was sent, as `go_on` does; None where it does not come in chunks."""
+        return AtOnce(self, self._line) if self._chunked else None
 
     def _go_on(self, body: bytes, *, more: bool) -> None:
         if self._method == "HEAD":
@@ -310,6 +330,45 @@ class Cycle:
         if not self.keep_alive:
             self._line.transport.close()
         self._line.answered()
+
+
+class AtOnce:
+    """Writes pieces of an answer that comes in chunks, behind what was sent of it; not those that would have to wait for room.
+
+    Attributes:
+        last: when something was written last, by the loop's time; 0 before.
+    """
+
+    __slots__ = ("_cycle", "_flow", "_now", "_pattern", "_size", "_transport", "last")
+
+    def __init__(self, cycle: Cycle, line: Line) -> None:
+        self._cycle = cycle
+        self._flow = line.flow
+        self._transport = line.transport
+        self._now = asyncio.get_running_loop().time
+        self.last = 0.0
+        self.shape(b"", b"")
+
+    def shape(self, before: bytes, behind: bytes) -> None:
+        """Say what stands around whatever `alike` writes."""
+        self._size = len(before) + len(behind)
+        self._pattern = b"%%x\r\n%b%%b%b\r\n" % (before.replace(b"%", b"%%"), behind.replace(b"%", b"%%"))
+
+    def alike(self, varies: bytes) -> bool:
+        """Write a piece that differs from others in this alone; whether that was done."""
+        if self._flow.write_paused or self._cycle.disconnected:
+            return False
+        self._transport.write(self._pattern % (len(varies) + self._size, varies))
+        self.last = self._now()
+        return True
+
+    def write(self, body: bytes) -> bool:
+        """Write a piece; whether that was done."""
+        if self._flow.write_paused or self._cycle.disconnected:
+            return False
+        self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        self.last = self._now()
+        return True
 
 
 class Refusal(Cycle):

@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from gateway.api.cycle import head_lines
+from gateway.api.cycle import AtOnce, head_lines
 from gateway.api.errors import ErrorAnswer
 from gateway.api.http import Headers
 from gateway.chat.blocks import ToolCall
-from gateway.chat.chunk import Chunk, Run
+from gateway.chat.chunk import Chunk, Form, Run
 from gateway.chat.deltas import CallPiece, encode_piece
 from gateway.chat.relay import DONE, KEEP_ALIVE, StreamWriter
 from gateway.chat.usage import Usage
@@ -45,13 +45,13 @@ class Pieces(Protocol):
         """Send a piece, as soon as there is room for it; `more` follow, or it is over."""
         ...
 
-    def write_at_once(self, body: bytes) -> bool:
-        """Send a piece behind others without waiting, if that can be done; whether it was."""
+    def at_once(self) -> AtOnce | None:
+        """What sends pieces behind others without waiting; None where nothing does."""
         ...
 
 
 class ChatStream:
-    """Implements `Sink` for Chat Completions.
+    """Implements `Sink` for Chat Completions, and is itself the way for text that goes straight.
 
     The response starts with the first visible chunk, so that a failure before it is an ordinary HTTP error; or with the
     first comment, after `silence_s` seconds without a byte.
@@ -76,7 +76,8 @@ class ChatStream:
         self._pieces = pieces
         self._make_writer = writer
         self._lines = lines
-        self._at_once: Callable[[bytes], bool] = pieces.write_at_once
+        self._at_once: AtOnce | None = None
+        self._ends = False
         self._include_usage = include_usage
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
@@ -104,14 +105,38 @@ class ChatStream:
             return
         self.started = True
         # Nothing may come before what waits.
-        self._at_once = _never
+        self._ends = True
         self._pending += frames
         if self._flush is None:
             self._flush = self._loop.call_soon(self._no_more)
 
-    def straight(self) -> Callable[[Run, float], bool] | None:
-        """What writes runs at once. Only behind something that was relayed."""
-        return None if self._at_once is _never else self._run
+    def straight(self) -> ChatStream | None:
+        """This, as long as the end was not sent. Only behind something that was relayed."""
+        if self._at_once is None and not self._ends:
+            self._at_once = self._pieces.at_once()
+        return self if self._at_once is not None and not self._ends else None
+
+    @property
+    def passed(self) -> float:
+        """See `Straight.passed`."""
+        return 0.0 if self._at_once is None else self._at_once.last
+
+    def texts(self, form: Form) -> Callable[[bytes], bool] | None:
+        """See `Straight.texts`."""
+        around = None if self._ends else self._writer.around(form)
+        if around is None or self._at_once is None:
+            return None
+        before, _, behind = around
+        # The text comes with its quotation marks.
+        self._at_once.shape(before[:-1], behind[1:])
+        return self._at_once.alike
+
+    def run(self, run: Run) -> bool:
+        """See `Straight.run`."""
+        if self._ends or self._at_once is None:
+            return False
+        frames = self._writer.run(run)
+        return frames is not None and self._at_once.write(frames)
 
     async def add(self, text: str) -> None:
         """Send the gateway's own words as content."""
@@ -157,13 +182,6 @@ class ChatStream:
         if self._flushing is not None:
             self._flushing.cancel()
 
-    def _run(self, run: Run, now: float) -> bool:
-        frames = self._writer.run(run)
-        if frames is None or not self._at_once(frames):
-            return False
-        self._last = now
-        return True
-
     async def _write(self, body: bytes, *, last: bool = False) -> None:
         if self._flushing is not None:
             flushing, self._flushing = self._flushing, None
@@ -171,8 +189,7 @@ class ChatStream:
         if self._pending:
             body, self._pending = self._pending + body, b""
         if last:
-            self.ended = True
-            self._at_once = _never
+            self.ended = self._ends = True
             self.close()
         await self._send_on(body, last=last)
 
@@ -193,13 +210,8 @@ class ChatStream:
 
     def _silent(self) -> None:
         """The timer: writes a comment if nothing was written meanwhile, and looks again later."""
-        left = self._last + self._silence_s - self._loop.time()
+        left = max(self._last, self.passed) + self._silence_s - self._loop.time()
         if left <= 0 and not self.ended:
             self._comment = self._loop.create_task(self._write(KEEP_ALIVE))
             left = self._silence_s
         self._timer = self._loop.call_later(left, self._silent)
-
-
-def _never(_: bytes) -> bool:
-    """What sends nothing at once."""
-    return False

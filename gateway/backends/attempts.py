@@ -54,6 +54,11 @@ class Tier(NamedTuple):
     retries: int
     choosy: bool = False
 
+    @property
+    def only(self) -> WatchedBackend | None:
+        """Its backend, where there is nothing to choose: neither among several nor by what a call needs."""
+        return None if self.choosy or len(self.members) != 1 else self.members[0].backend
+
 
 class _Try(msgspec.Struct, eq=False):
     """What is left for one backend: attempts, and `moves` to another of its keys, which are no retries: nobody is asked twice.
@@ -72,34 +77,37 @@ class _Try(msgspec.Struct, eq=False):
 class Attempt(msgspec.Struct, eq=False):
     """One request to one backend, its place taken and its breaker entered. Ends by `leave`, told or untold how."""
 
-    own: _Try
     backend: WatchedBackend
     key: Key
     model: str
-    number: int
     call: ModelCall
     started: float
     _ticket: int
+    number: int = 1
+    tighter: bool = False
     was_sent: bool = True
     was_cut: bool = False
     _left: bool = False
     _known: bool = False
 
     def fitted(self) -> ModelCall:
-        """What is sent: the call, cut down to what the backend takes, and in the order of messages that it takes.
+        """What is sent: the call, its tools, messages and their order as the backend takes them, and no more than it takes.
 
         Raises:
             ContextTooLong: it does not fit.
         """
         call, backend = self.call, self.backend
+        if call.tools_in is not None:
+            call = said_in(call, backend.tool_schemas)
         if call.fit is not None:
             try:
-                call = call.fit.fit(call, backend.name, backend.config, tighter=self.own.tighter)
+                fitted = call.fit.fit(call, backend.name, backend.config, tighter=self.tighter)
             except ContextTooLong:
                 self.was_sent = False
                 raise
-            if call is not self.call:
+            if fitted is not call:
                 self.was_cut = True
+                call = fitted
         if backend.layout is not None:
             call = msgspec.structs.replace(call, messages=laid_out(call.messages, backend.layout))
         return call
@@ -144,6 +152,20 @@ class Attempt(msgspec.Struct, eq=False):
         self.backend.places.release()
 
 
+def plain_attempt(backend: WatchedBackend, model: str, call: ModelCall, now: float) -> Attempt | None:
+    """A call's first attempt, where its backend can be asked at once: the same as that of `Attempts.next`, for less.
+
+    Args:
+        backend: the only one of its tier.
+        model: the tier's.
+        call: what is asked.
+        now: monotonic seconds.
+    """
+    if not backend.breaker.closed or not backend.places.take():
+        return None
+    return Attempt(backend, backend.only_key or backend.key(now), model, call, now, backend.breaker.era)
+
+
 class Attempts(msgspec.Struct, eq=False):
     """The attempts of one call.
 
@@ -177,18 +199,12 @@ class Attempts(msgspec.Struct, eq=False):
     _too_small: list[WatchedBackend] = field(default_factory=list)
     _opens_in: float | None = None
 
-    def plain(self) -> Attempt | None:
-        """The first attempt, where there is nothing to choose or to wait for: the same as `next`, for less."""
-        tier = self._tiers[0]
-        if len(tier.members) > 1 or tier.choosy:
-            return None
-        backend = tier.members[0].backend
-        if not backend.breaker.closed or not backend.places.take():
-            return None
-        own = self._current = _Try(backend, tier.retries + 1, backend.key_count - 1)
+    def go_on_after(self, first: Attempt) -> None:
+        """The first attempt was a plain one: go on behind it."""
+        own = self._current = _Try(first.backend, self._tiers[0].retries + 1, first.backend.key_count - 1)
         self._tries = [own]
-        self._asked.add(backend)
-        return self._attempt(own, tier.model, self.until - self._call.timeout_s, self._call)
+        self._asked.add(first.backend)
+        self._number = first.number
 
     async def next(self) -> Attempt:
         """The next attempt, when its time has come and its place is free.
@@ -224,6 +240,7 @@ class Attempts(msgspec.Struct, eq=False):
         # A time limit that was the client's or the turn's says nothing of the backend.
         fault = found.fault and not (found.kind == "timeout" and now >= self.until - 0.01)
         attempt.judged(found, now, fault=fault)
+        attempt.leave()
         if found.key:
             attempt.backend.rest(attempt.key, error, now, denied=found.kind == "denied")
         self._record.failed_attempts += 1
@@ -239,18 +256,17 @@ class Attempts(msgspec.Struct, eq=False):
             prompt_tokens=usage.prompt_tokens if usage else None,
             completion_tokens=usage.completion_tokens if usage else None,
         )
-        attempt.leave()
         if begun or not (found.again or found.elsewhere):
             raise error
         if isinstance(error, ContextTooLong) and isinstance(self._last, ContextTooLong) and not attempt.was_sent:
             error = ContextTooLong(f"{self._last.message} {error.message}", param=error.param)
-        elif isinstance(error, ContextTooLong) and attempt.own.tighter and self._call.fit is not None:
+        elif isinstance(error, ContextTooLong) and attempt.tighter and self._call.fit is not None:
             error = ContextTooLong(f"{error.message} {self._call.fit.cannot_shrink()}".strip(), param=error.param)
         self._last = error
-        self._after(attempt, error, found, now)
+        assert self._current is not None
+        self._after(self._current, attempt, error, found, now)
 
-    def _after(self, attempt: Attempt, error: GatewayError, found: Verdict, now: float) -> None:
-        own = attempt.own
+    def _after(self, own: _Try, attempt: Attempt, error: GatewayError, found: Verdict, now: float) -> None:
         own.failures += 1
         if found.key and own.moves > 0 and not own.backend.rests_s(now):
             own.moves -= 1
@@ -258,7 +274,7 @@ class Attempts(msgspec.Struct, eq=False):
             return
         own.left = own.left - 1 if found.again else 0
         own.not_before = now + backoff_s(error, own.failures, self._dice)
-        if isinstance(error, ContextTooLong) and self._worth_cutting(attempt):
+        if isinstance(error, ContextTooLong) and self._worth_cutting(own, attempt):
             own.tighter = True
             own.left = 1
             own.not_before = now
@@ -269,9 +285,8 @@ class Attempts(msgspec.Struct, eq=False):
                 if self._is_too_small(each.backend):
                     each.left = 0
 
-    def _worth_cutting(self, attempt: Attempt) -> bool:
+    def _worth_cutting(self, own: _Try, attempt: Attempt) -> bool:
         """Whether a backend that found the prompt too long is asked once more, with less: nobody else would take all of it."""
-        own = attempt.own
         if self._call.fit is None or own.tighter or not attempt.was_sent:
             return False
         others = self._tier + 1 < len(self._tiers) or any(
@@ -335,15 +350,9 @@ class Attempts(msgspec.Struct, eq=False):
                 taken.backend.places.release()
                 continue
             self._current = taken
-            return self._attempt(taken, tier.model, now, self._within(now))
-
-    def _attempt(self, own: _Try, model: str, now: float, call: ModelCall) -> Attempt:
-        """The next attempt, at a place that is taken."""
-        self._number += 1
-        backend = own.backend
-        if call.tools_in is not None:
-            call = said_in(call, backend.tool_schemas)
-        return Attempt(own, backend, backend.key(now), model, self._number, call, now, backend.breaker.enter())
+            self._number += 1
+            backend, call, ticket = taken.backend, self._within(now), taken.backend.breaker.enter()
+            return Attempt(backend, backend.key(now), tier.model, call, now, ticket, self._number, taken.tighter)
 
     def _choose(self, able: Sequence[_Try], now: float) -> _Try | None:
         """The one that was asked last if its retry is due soon, else the first that may be asked now, else the next."""

@@ -29,19 +29,32 @@ class Breaker:
     nothing about the time after.
 
     Attributes:
-        closed: whether calls pass without a second thought.
+        closed: whether calls pass without a second thought: a ticket is `era`, then, and needs no `enter`.
+        era: counts how often it has opened and closed.
     """
 
-    __slots__ = ("_before", "_era", "_faults", "_open_s", "_opens_until", "_probing", "_since", "_span", "closed")
+    __slots__ = (
+        "_answers",
+        "_before",
+        "_faults",
+        "_in_a_row",
+        "_open_s",
+        "_opens_until",
+        "_probing",
+        "_span_ends",
+        "closed",
+        "era",
+    )
 
     def __init__(self) -> None:
         self.closed = True
-        self._faults = 0
+        self.era = 0
+        self._in_a_row = 0
         # Answers and faults of this span of time, and of the one before it.
-        self._span = [0, 0]
-        self._before = [0, 0]
-        self._since = 0.0
-        self._era = 0
+        self._answers = 0
+        self._faults = 0
+        self._before = (0, 0)
+        self._span_ends = _SPAN_S
         self._opens_until: float | None = None
         self._open_s = _OPEN_S
         self._probing = False
@@ -64,60 +77,60 @@ class Breaker:
         """A call starts, which was admitted; its ticket."""
         if self._opens_until is not None:
             self._probing = True
-        return self._era
+        return self.era
 
     def began(self, ticket: int) -> None:
         """The backend began to answer: a probe has proved enough, whatever becomes of the rest."""
-        if ticket == self._era and self._probing:
+        if ticket == self.era and self._probing:
             self._close()
 
     def answered(self, ticket: int, now: float) -> None:
         """The backend did its part."""
-        if ticket == self._era:
+        if ticket == self.era:
             if self._probing:
                 self._close()
-            self._faults = 0
-            if now - self._since >= _SPAN_S:
+            self._in_a_row = 0
+            if now >= self._span_ends:
                 self._begin_span(now)
-            self._span[0] += 1
+            self._answers += 1
 
     def failed(self, ticket: int, now: float) -> None:
         """The backend was at fault."""
-        if ticket != self._era:
+        if ticket != self.era:
             return
         if self._probing:
             self._open(now, min(2 * self._open_s, _LONGEST_OPEN_S))
             return
-        self._faults += 1
-        if now - self._since >= _SPAN_S:
+        self._in_a_row += 1
+        if now >= self._span_ends:
             self._begin_span(now)
-        self._span[1] += 1
-        answers, faults = (self._span[kind] + self._before[kind] for kind in (0, 1))
-        if self._faults >= _FAULTS and faults >= answers:
+        self._faults += 1
+        answers, faults = self._before
+        if self._in_a_row >= _FAULTS and faults + self._faults >= answers + self._answers:
             self._open(now, _OPEN_S)
 
     def left(self, ticket: int) -> None:
         """The call ended without saying anything of the backend; another one may be the probe."""
-        if ticket == self._era:
+        if ticket == self.era:
             self._probing = False
 
     def _begin_span(self, now: float) -> None:
-        self._before = self._span if now - self._since < 2 * _SPAN_S else [0, 0]
-        self._span = [0, 0]
-        self._since = now
+        self._before = (self._answers, self._faults) if now < self._span_ends + _SPAN_S else (0, 0)
+        self._answers = self._faults = 0
+        self._span_ends = now + _SPAN_S
 
     def _open(self, now: float, seconds: float) -> None:
-        self._era += 1
+        self.era += 1
         self._probing = False
         self._open_s = seconds
         self._opens_until = now + seconds
         self.closed = False
 
     def _close(self) -> None:
-        self._era += 1
+        self.era += 1
         self._probing = False
-        self._faults = 0
-        self._span = [0, 0]
-        self._before = [0, 0]
+        self._in_a_row = 0
+        self._answers = self._faults = 0
+        self._before = (0, 0)
         self._opens_until = None
         self.closed = True

@@ -70,7 +70,7 @@ class Response(msgspec.Struct, eq=False):
         complete: whether no more of it will come.
         error: why it ended before its end.
         reusable: whether all of it has come, and the server takes another request behind it.
-        tap: gets what comes of the body while somebody waits for it; the end of it passes no tap.
+        tap: gets what comes of the body, its end aside, while whoever waits has one.
         waiter: whoever waits; until then what comes is kept, and nothing passes it.
     """
 
@@ -96,14 +96,19 @@ class Response(msgspec.Struct, eq=False):
         """The media type alone, in lower case; empty where none was said."""
         return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
 
-    async def readany(self, until: float) -> bytes:
+    async def readany(self, until: float, tap: Tap | None = None) -> bytes:
         """What has come of the body and was not read, at least a byte; empty at its end.
+
+        Args:
+            until: when to give up, by the loop's time; with a tap, it says how long there is.
+            tap: gets what comes meanwhile.
 
         Raises:
             TimeoutError: nothing came until that time of the loop.
             HttpFailed: the body is cut off.
         """
         while not self._parts and not self.complete:
+            self.tap = tap
             await self.connection.wait(self, until)
         if self._parts:
             parts = self._parts
@@ -166,13 +171,14 @@ class Response(msgspec.Struct, eq=False):
         """Let whoever waits look again."""
         waiter = self.waiter
         if waiter is not None:
-            self.waiter = None
+            self.waiter = self.tap = None
             if not waiter.done():
                 waiter.set_result(None)
 
     def late(self) -> None:
         """Tell whoever waits that the time is up."""
-        waiter, self.waiter = self.waiter, None
+        waiter = self.waiter
+        self.waiter = self.tap = None
         if waiter is not None and not waiter.done():
             waiter.set_exception(TimeoutError())
 
@@ -269,25 +275,26 @@ class Connection(asyncio.Protocol):
         if response is None:
             self.close()
             return
-        over = response.complete  # by a name of its own: the type checker would hold it for settled below
-        if over:
+        if response.complete:
             self.usable = False
             return
-        begun = response.status
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._garbled(response)
         tap = response.tap
-        if tap is not None and response.waiter is not None and tap.takes(self._pieces):
-            return
+        if tap is None or not tap.takes(self._pieces):
+            self._received(response, len(data))
+
+    def _received(self, response: Response, size: int) -> None:
+        """What was read brought this to an answer; nothing of it passed a tap."""
         pieces = self._pieces
         if response.complete:
             pieces.clear()  # it has them, and what is behind them is of an answer nobody has asked for
             response.wake()
             return
-        if not response.status or (begun and not pieces):
-            if not response.framing_grows(len(data)):
+        if not pieces:
+            if not response.framing_grows(size):
                 self.usable = False
             return
         response.take(pieces)
@@ -336,6 +343,7 @@ class Connection(asyncio.Protocol):
             said = self._said
             response.headers = dict(zip(map(bytes.lower, said), said.values(), strict=True))
             response.status = status
+            response.wake()
 
     def on_message_complete(self) -> None:
         """The answer has come whole."""

@@ -224,13 +224,13 @@ class NativeBackend:
         tap = Tap(reading.runs, now, idle_s=idle_s, most_s=call.timeout_s, most_bytes=_STREAM_BYTES)
         until = first_by = tap.heard + min(self._config.first_token_timeout_s, call.timeout_s)
         response: Response | None = None
+        tapped = False
         try:
             response = await self._begin(call, first_by, stream=True)
             content = await self._stream_of(response, call, first_by)
             while not reading.over:
-                if tap.is_open and content is response:
-                    response.tap = tap if reading.parser.between and not reading.finished else None
-                data = await content.readany(until)
+                tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
+                data = await (response.readany(until, tap.ready()) if tapped else content.readany(until))
                 tap.left_bytes -= len(data)
                 if tap.left_bytes < 0:
                     raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
@@ -240,11 +240,10 @@ class NativeBackend:
                     yield batch
                 if failure is not None:
                     raise failure
-                tap.heard = now()
+                heard = tap.hear()
                 until = tap.until if reading.said else first_by  # comments are no first token
                 if reading.finished:
-                    until = min(until, tap.heard + _AFTER_FINISH_S)
-            response.tap = None
+                    until = min(until, heard + _AFTER_FINISH_S)
             await _read_end(content)
         except EventTooLarge as error:
             raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
@@ -252,7 +251,7 @@ class NativeBackend:
             if reading.finished:
                 return  # all that is missing is the end mark
             if isinstance(error, TimeoutError):
-                until = tap.until if response is not None and response.tap is not None else until
+                until = tap.until if tapped else until
                 waited_s = max(0.0, until - tap.heard)
                 raise UpstreamTimeout(f"`{call.model}` sent nothing for {waited_s:g} s.") from error
             raise self._unreachable(call, error, begun=response is not None) from error

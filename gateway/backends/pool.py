@@ -13,7 +13,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from gateway.backends.attempts import Attempt, Attempts, Tier
+from gateway.backends.attempts import Attempt, Attempts, Tier, plain_attempt
 from gateway.backends.backend import ModelCall
 from gateway.backends.tap import Tap, Tapped
 from gateway.backends.veil import Veil, veiled
@@ -63,6 +63,7 @@ class Pool:
         self.name = name
         self._tiers = tuple(tiers)
         self._own = self._tiers[:1]
+        self._only, self._first_model = self._tiers[0].only, self._tiers[0].model
         self._clock = clock
         self._dice = dice or random.Random()  # noqa: S311 - spreads load, keeps no secret
         members = [member for tier in tiers for member in tier.members]
@@ -101,26 +102,28 @@ class Pool:
         Raises:
             GatewayError: the last failure, when nobody answered in `call.timeout_s`.
         """
-        clock, tiers = self._clock, self._tiers if fallbacks else self._own
-        until = clock.monotonic() + call.timeout_s
-        attempts = Attempts(tiers, call, record, clock, self._dice, prefer, False, until)
-        attempt = attempts.plain()
+        now, only, attempts = self._clock.monotonic, self._only, None
+        started = now()
+        attempt = None if only is None else plain_attempt(only, self._first_model, call, started)
         while True:
-            attempt = attempt or await attempts.next()
+            if attempt is None:
+                attempts = attempts or self._attempts(call, record, prefer, started, fallbacks)
+                attempt = await attempts.next()
             try:
                 asked, veil = attempt.fitted(), None
                 if asked.private is not None:
                     asked, veil = await _veiled(asked, attempt, record)
                 answer = await attempt.key.adapter.complete(asked)
-                attempt.answered(clock.monotonic(), streamed=False)
+                attempt.answered(now(), streamed=False)
                 if veil is not None:
                     answer = veil.answer(answer)
-            except GatewayError as error:
-                attempts.failed(attempt, error)
-            else:
                 return PoolAnswer(answer, attempt.backend.name, attempt.model, attempt.number)
-            finally:
+            except GatewayError as error:
+                attempts = attempts or self._attempts(call, record, prefer, started, fallbacks, first=attempt)
+                attempts.failed(attempt, error)
+            except BaseException:
                 attempt.leave()
+                raise
             attempt = None
 
     async def stream(
@@ -144,12 +147,13 @@ class Pool:
         Raises:
             GatewayError: the last failure before the client saw content, or any failure after it.
         """
-        clock, tiers = self._clock, self._tiers if fallbacks else self._own
-        until = clock.monotonic() + call.timeout_s
-        attempts = Attempts(tiers, call, record, clock, self._dice, prefer, True, until)
-        attempt = attempts.plain()
+        now, only, attempts = self._clock.monotonic, self._only, None
+        started = now()
+        attempt = None if only is None else plain_attempt(only, self._first_model, call, started)
         while True:
-            attempt = attempt or await attempts.next()
+            if attempt is None:
+                attempts = attempts or self._attempts(call, record, prefer, started, fallbacks, streamed=True)
+                attempt = await attempts.next()
             name, model, number = attempt.backend.name, attempt.model, attempt.number
             held: list[Chunk] = []
             begun = False
@@ -168,17 +172,23 @@ class Pool:
                             continue
                         held += batch
                         if _has_content(batch) or await self._content_follows(batches, held, attempt):
-                            attempt.began(self._clock.monotonic())
+                            attempt.began(now())
                         begun = True
                         yield PoolBatch(held, name, model, number)
-                attempt.answered(self._clock.monotonic(), streamed=True)
+                attempt.answered(now(), streamed=True)
             except TimeoutError as error:
                 wait_s = attempt.backend.config.first_token_timeout_s
                 late = UpstreamTimeout(f"`{call.model}` sent no content for {min(wait_s, call.timeout_s):g} s.")
                 late.__cause__ = error
+                attempts = attempts or self._attempts(
+                    call, record, prefer, started, fallbacks, streamed=True, first=attempt
+                )
                 attempts.failed(attempt, late, usage=_usage(held))
             except GatewayError as error:
                 seen_it = begun and (seen is None or seen())
+                attempts = attempts or self._attempts(
+                    call, record, prefer, started, fallbacks, streamed=True, first=attempt
+                )
                 # Of what the client has seen, the turn books the usage itself.
                 attempts.failed(attempt, error, begun=seen_it, usage=None if seen_it else lost or _usage(held))
             else:
@@ -186,6 +196,25 @@ class Pool:
             finally:
                 attempt.leave()
             attempt = None
+
+    def _attempts(
+        self,
+        call: ModelCall,
+        record: Recorder,
+        prefer: str | None,
+        started: float,
+        fallbacks: bool,
+        *,
+        streamed: bool = False,
+        first: Attempt | None = None,
+    ) -> Attempts:
+        """A call's attempts, from the first on or behind a plain one; `started` in monotonic seconds."""
+        tiers = self._tiers if fallbacks else self._own
+        until = started + call.timeout_s
+        attempts = Attempts(tiers, call, record, self._clock, self._dice, prefer, streamed, until)
+        if first is not None:
+            attempts.go_on_after(first)
+        return attempts
 
     async def _content_follows(
         self, batches: AsyncGenerator[Sequence[Chunk], None], held: list[Chunk], attempt: Attempt

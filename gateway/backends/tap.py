@@ -9,9 +9,35 @@ changes batches makes new ones, and those are not tapped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from gateway.chat.chunk import Chunk, Run
-from gateway.chat.scanner import RunScanner
+import msgspec
+
+from gateway.chat.chunk import Chunk, Form, Run
+from gateway.chat.scanner import RunScanner, decode_text
+
+# Before anything is known: no JSON holds this byte.
+_UNKNOWN = Form(b"\0", b"\0")
+
+
+class Straight(Protocol):
+    """The way to a client for text that passes everybody else. What cannot be sent without waiting is not sent."""
+
+    @property
+    def passed(self) -> float:
+        """When something was sent this way last, by the loop's time."""
+        ...
+
+    def texts(self, form: Form) -> Callable[[bytes], bool] | None:
+        """What sends one chunk of this form, of which it gets the text as it stands there, with its quotation marks; whether it did.
+
+        None where such chunks have to be sent as runs. Holds until something else was sent.
+        """
+        ...
+
+    def run(self, run: Run) -> bool:
+        """Send a run; whether that was done."""
+        ...
 
 
 class Tap:
@@ -26,11 +52,25 @@ class Tap:
 
     Attributes:
         is_open: whether anybody takes what comes this way.
-        heard: when something came last, by the loop's time.
         left_bytes: how much more it may be.
     """
 
-    __slots__ = ("_end", "_idle_s", "_note", "_now", "_runs", "_write", "heard", "is_open", "left_bytes")
+    __slots__ = (
+        "_blank",
+        "_end",
+        "_first",
+        "_heard",
+        "_idle_s",
+        "_last",
+        "_note",
+        "_now",
+        "_quoted",
+        "_runs",
+        "_send",
+        "_straight",
+        "is_open",
+        "left_bytes",
+    )
 
     def __init__(
         self, runs: RunScanner, now: Callable[[], float], *, idle_s: float, most_s: float, most_bytes: int
@@ -38,32 +78,73 @@ class Tap:
         self._runs = runs
         self._now = now
         self._idle_s = idle_s
-        self._write: Callable[[Run, float], bool]
+        self._straight: Straight
         self._note: Callable[[str], object]
         self.is_open = False
-        self.heard = now()
-        self._end = self.heard + most_s
+        self._heard = now()
+        self._end = self._heard + most_s
         self.left_bytes = most_bytes
+        # One chunk alone, as most come: what stands around its text, where in it that stands, and what sends it.
+        self._first, self._last, self._quoted = _UNKNOWN.first, _UNKNOWN.last, _UNKNOWN.quoted
+        self._blank = runs.blank
+        self._send: Callable[[bytes], bool]
+
+    @property
+    def heard(self) -> float:
+        """When something came last, by the loop's time."""
+        return max(self._heard, self._straight.passed) if self.is_open else self._heard
 
     @property
     def until(self) -> float:
         """When more has to have come, by the loop's time."""
         return min(self.heard + self._idle_s, self._end)
 
-    def open(self, write: Callable[[Run, float], bool], note: Callable[[str], object]) -> None:
-        """From now on, runs that arrive may be written at once.
+    def hear(self) -> float:
+        """What came was read: the silence begins now. The loop's time."""
+        self._heard = self._now()
+        return self._heard
+
+    def open(self, straight: Straight, note: Callable[[str], object]) -> None:
+        """From now on, what arrives may be sent at once.
 
         Args:
-            write: sends a run, if that needs no waiting; whether it did. Is told the loop's time.
-            note: gets the text of each run that was sent.
+            straight: sends it.
+            note: gets the text of what was sent.
         """
-        self._write = write
+        self._straight = straight
         self._note = note
         self.is_open = True
 
+    def ready(self) -> Tap:
+        """This tap, as it is needed now that the stream waits: what was read last may have changed how text looks."""
+        forms = self._runs.forms
+        send = None if forms is None else self._straight.texts(forms[1])
+        form = _UNKNOWN
+        if forms is not None and send is not None:
+            form, self._send = forms[0], send
+        self._first, self._last, self._quoted = form.first, form.last, form.quoted
+        return self
+
     def takes(self, pieces: list[bytes]) -> bool:
         """Pass on what arrived behind whole events, and empty the list; False where it has to be read: it is as it was, then."""
-        data = b"".join(pieces)  # of one piece no copy
+        try:
+            [data] = pieces
+            if data.startswith(self._first) and data.endswith(self._last):
+                # What can be read as one text is one: strings hold neither line breaks nor quotation marks. Of a chunk that is
+                # shorter than the form, whose two halves overlap in it, no string is left.
+                text = decode_text(quoted := data[self._quoted])
+                left = self.left_bytes - len(data)
+                if left >= 0 and (text or self._blank) and self._send(quoted):
+                    self._note(text)
+                    self.left_bytes = left
+                    del pieces[0]
+                    return True
+        except (ValueError, msgspec.DecodeError):
+            pass  # several, or something else
+        return bool(pieces) and self._takes_run(pieces)
+
+    def _takes_run(self, pieces: list[bytes]) -> bool:
+        data = b"".join(pieces)
         run = self._runs.read(data)
         if run is None and b"\r" in data:
             # A line break of two characters is one, and neither stands in a text.
@@ -71,12 +152,10 @@ class Tap:
         if run is None:
             return False
         left = self.left_bytes - len(data)
-        now = self._now()
-        if left < 0 or not self._write(run, now):
+        if left < 0 or not self._straight.run(run):
             return False
         self._note(run.text)
         self.left_bytes = left
-        self.heard = now
         pieces.clear()
         return True
 

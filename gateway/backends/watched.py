@@ -83,6 +83,7 @@ class WatchedBackend:
         tool_schemas: the dialect of schemas it takes tools in.
         layout: the order of messages it insists on, or None.
         key_count: how many keys it has; a backend without keys has one that is none.
+        only_key: its key, where it has no other.
     """
 
     def __init__(self, adapters: Sequence[Backend], config: BackendConfig) -> None:
@@ -96,13 +97,13 @@ class WatchedBackend:
         self.layout = _layout(config)
         self._keys = tuple(Key(adapter) for adapter in adapters)
         self.key_count = len(self._keys)
-        self._only = self._keys[0] if self.key_count == 1 else None
+        self.only_key = self._keys[0] if self.key_count == 1 else None
         self._turn = 0
 
     def key(self, now: float) -> Key:
         """The key for the next call: in turn, those that rest left out; if all do, the one that is up first."""
-        if self._only is not None:
-            return self._only
+        if self.only_key is not None:
+            return self.only_key
         keys = self._keys
         for step in range(len(keys)):
             key = keys[(self._turn + step) % len(keys)]

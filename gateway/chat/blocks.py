@@ -98,12 +98,9 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls in this message."""
-        blocks = self.blocks
-        if len(blocks) == 1 and type(blocks[0]) is not ToolCall:  # most messages
+        if ToolCall not in map(type, self.blocks) or self.role != "assistant":
             return ()
-        if self.role != "assistant":
-            return ()
-        return tuple([block for block in blocks if isinstance(block, ToolCall)])
+        return tuple([block for block in self.blocks if isinstance(block, ToolCall)])
 
     @property
     def has_image(self) -> bool:

@@ -79,13 +79,18 @@ class StreamWriter:
 
         What stands around its texts is patched once for all runs of a form.
         """
-        if self._form is not run.form:
-            self._form = run.form
-            self._around = self._patched_form(run.form)
-        if self._around is None:
+        around = self._around if self._form is run.form else self.around(run.form)
+        if around is None:
             return None
-        first, between, last = self._around
+        first, between, last = around
         return first + between.join(run.spelled) + last
+
+    def around(self, form: Form) -> tuple[bytes, bytes, bytes] | None:
+        """What stands before, between and behind the texts of chunks of a form; None where they have to be made one by one."""
+        if self._form is not form:
+            self._form = form
+            self._around = self._patched_form(form)
+        return self._around
 
     def chunk(self, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
         """The frame of a chunk the gateway makes itself."""

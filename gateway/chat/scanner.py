@@ -20,7 +20,7 @@ _PADDING = re.compile(rb'"obfuscation":\s*"([A-Za-z0-9]*)"')
 # Chunks that are looked at as one run: of many with something else between them, each look would go through all that follow.
 _MOST: Final = 128
 
-_decode_text = msgspec.json.Decoder(str).decode
+decode_text = msgspec.json.Decoder(str).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -34,17 +34,24 @@ class RunScanner:
         blank: whether a chunk that says nothing belongs to a run too.
 
     Attributes:
+        blank: as above.
         settled: whether it is known by now how such chunks look here, or that it will not be.
     """
 
-    __slots__ = ("_blank", "_came", "_known", "_made", "settled")
+    __slots__ = ("_came", "_known", "_made", "blank", "settled")
 
     def __init__(self, *, blank: bool = True) -> None:
-        self._blank = blank
+        self.blank = blank
         self._came: Form | None = None
         self._made: Form  # known where the other is
         self._known = ChunkFields()
         self.settled = False
+
+    @property
+    def forms(self) -> tuple[Form, Form] | None:
+        """How a chunk that says text comes, and what stands for it on the other side; None where unknown, or where it is padded."""
+        came = self._came
+        return None if came is None or came.inner else (came, self._made)
 
     def learn(self, chunk: Chunk) -> None:
         """Take a chunk as the form to recognise, if it says text and nothing else."""
@@ -80,13 +87,13 @@ class RunScanner:
         try:
             if form.between not in events:
                 # One, as most come. Of one that is shorter than the form, whose two halves overlap in it, no string is left.
-                text = _decode_text(events[form.quoted])
-                return Run(self._made, [events[form.varies]], text) if text or self._blank else None
+                text = decode_text(events[form.quoted])
+                return Run(self._made, [events[form.varies]], text) if text or self.blank else None
             spelled = events[form.varies].split(form.between)
             texts = _texts(spelled)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if len(texts) != len(spelled) or not (self._blank or all(texts)):
+        if len(texts) != len(spelled) or not (self.blank or all(texts)):
             return None
         return Run(self._made, spelled, "".join(texts))
 
@@ -103,7 +110,7 @@ class RunScanner:
             texts = _texts(said)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if len(texts) != len(said) or not (self._blank or all(texts)):
+        if len(texts) != len(said) or not (self.blank or all(texts)):
             return None
         return Run(self._made, spelled if self._made is form else said, "".join(texts))
 
@@ -145,7 +152,7 @@ def _texts(spelled: list[bytes]) -> list[str]:
     joined = b'","'.join(spelled)
     if b'\\","' in joined:
         # A quotation mark that seems to end a text and does not would let half a text pass as one.
-        return [_decode_text(b'"%b"' % each) for each in spelled]
+        return [decode_text(b'"%b"' % each) for each in spelled]
     return _decode_texts(b'["%b"]' % joined)
 
 

@@ -67,6 +67,6 @@ class Standing:
 
     def refuse(self) -> None:
         """Raise `ConfigStale` where this replica must not decide."""
-        if not self.stale or (self.joined and self.on_loss == "serve"):
+        if self._clock.monotonic() < self._until or (self.joined and self.on_loss == "serve"):
             return
         raise ConfigStale(f"This replica may not decide now: {self._reason}.")

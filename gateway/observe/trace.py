@@ -27,14 +27,16 @@ from gateway.store.store import Store, TraceRow
 # What may wait to be written: traces, and characters of their requests.
 MAX_WAITING: Final = 5000
 MAX_CHARACTERS: Final = 64_000_000
+# Seconds in which traces gather before they are written: few transactions, and few syncs of the disk, for all turns of that time.
+# So many, or half of what may wait, are written before it is over.
+GATHER_S: Final = 1.0
+_MANY: Final = 1000
 # The owner of requests whose caller is unknown. They are counted and logged; kept, anybody could fill the disk.
 NOBODY: Final = "-"
 _BATCH: Final = 500
 # Characters of a trace beside its messages, and of one that is encoded on the spot.
 _LEAST: Final = 2000
 _SMALL: Final = 50_000
-# Seconds a batch is given to fill: one transaction, and one sync of the disk, for all turns of that time.
-_GATHER_S: Final = 1.0
 
 _log = structlog.get_logger("gateway.traces")
 
@@ -55,6 +57,7 @@ class TraceWriter:
         redactor: Redactor | None = None,
         *,
         max_waiting: int = MAX_WAITING,
+        gather_s: float = GATHER_S,
         vault: KeepsValues | None = None,
     ) -> None:
         self._store = store
@@ -64,6 +67,8 @@ class TraceWriter:
         self._vault = vault
         self._private: Callable[[str], Conversation | None] = lambda _: None
         self._max_waiting = max_waiting
+        self._many = max(1, min(_MANY, max_waiting // 2))
+        self._gather_s = gather_s
         self._waiting: list[_Waiting] = []
         self._characters = 0
         self._wake = asyncio.Event()
@@ -98,7 +103,8 @@ class TraceWriter:
         # What it holds on to, roughly: the request is what can be large.
         size = _LEAST + (sum(map(len, messages)) if isinstance(messages, list) else 0)
         waiting, characters = self._waiting, self._characters + size
-        if len(waiting) >= self._max_waiting or characters > MAX_CHARACTERS:
+        count = len(waiting)
+        if count >= self._max_waiting or characters > MAX_CHARACTERS:
             self.dropped += 1
             return
         private = trace.private
@@ -112,8 +118,10 @@ class TraceWriter:
                 row = trace_row(trace, config.content, self._redactor, private)
             except Exception:  # noqa: BLE001 - whoever writes it tries again, and tells
                 row = None
-        if not waiting:
-            self._wake.set()
+        elif characters > MAX_CHARACTERS // 2:
+            self._hurry.set()
+        if not count % self._many:
+            (self._hurry if count else self._wake).set()
         waiting.append(_Waiting(size, row, private, trace if row is None else None))
         self._characters = characters
 
@@ -146,15 +154,18 @@ class TraceWriter:
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
-            if len(self._waiting) < _BATCH:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), _GATHER_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), self._gather_s)
             self._hurry.clear()
-            while self._waiting:
-                await self._write_batch()
-            self._wake.clear()
+            # What comes while these are written gathers anew: written at once, it would be a few at a time for as long as more come.
+            due = len(self._waiting)
+            while due > 0:
+                due -= await self._write_batch()
+            if not self._waiting:
+                self._wake.clear()
 
-    async def _write_batch(self) -> None:
+    async def _write_batch(self) -> int:
+        """Write the oldest that wait; how many."""
         batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
         self._taken += len(batch)
         lost_before = self.dropped
@@ -169,6 +180,7 @@ class TraceWriter:
             self._done += len(batch)
             async with self._settled:
                 self._settled.notify_all()
+        return len(batch)
 
     async def _keep(self, batch: list[_Waiting]) -> None:
         try:

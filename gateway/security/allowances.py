@@ -110,6 +110,9 @@ class Allowances:
     Args:
         config: the gateway's file.
         routes: by name.
+
+    Attributes:
+        binds_all: whether turns may be counted by something that is not their key's own.
     """
 
     def __init__(self, config: GatewayConfig, routes: Mapping[str, RouteConfig]) -> None:
@@ -127,7 +130,7 @@ class Allowances:
         caller = Limits(**{name: getattr(config.limits, name) for name in Limits.model_fields})
         money = Budgets(**{name: getattr(config.budgets, name) for name in Budgets.model_fields})
         self._caller = (caller, money)
-        self._any = bool(self._models or self._routes or self._teams or self._tags) or self._caller != (
+        self.binds_all = bool(self._models or self._routes or self._teams or self._tags) or self._caller != (
             NO_LIMITS,
             NO_BUDGETS,
         )
@@ -136,9 +139,6 @@ class Allowances:
     def of(self, principal: Principal, tags: frozenset[str], model: str, route: str | None) -> Allowance:
         """What a turn of this caller is counted by that goes to this model by this route."""
         limits, budgets = principal.limits, principal.budgets
-        # Most keys have none of their own: the one object that says so.
-        if not self._any and limits is NO_LIMITS and budgets is NO_BUDGETS:
-            return NOTHING
         place = (principal.owner, principal.address, principal.team, tags, model, route, limits, budgets)
         found = self._cache.get(place)
         if found is None:

@@ -73,12 +73,17 @@ class Prices:
         """What was used at these backends costs, as far as prices are known, and whether they all are."""
         cost, known = 0, True
         for backend, usage in spent:
-            price = self._prices.get(backend or "")
-            if price is not None:
-                cost += price.of(usage)
-            elif usage.total_tokens:
-                known = False
+            one, priced = self.of_one(backend, usage)
+            cost += one
+            known = known and priced
         return cost, known
+
+    def of_one(self, backend: str | None, usage: Usage) -> tuple[int, bool]:
+        """The same of what was used at one backend."""
+        price = self._prices.get(backend or "")
+        if price is None:
+            return 0, not (usage.prompt_tokens or usage.completion_tokens)
+        return price.of(usage), True
 
     def bound(self, backends: Iterable[str]) -> Bound:
         """The highest price among these backends."""

@@ -18,6 +18,8 @@ from gateway.turn.choice import NONE, later_choice
 from gateway.turn.context import Turn
 from gateway.turn.progress import Progress
 
+# What a call gets whose turn has no time left: it fails as one that took too long.
+_LEAST_S: Final = 0.001
 REMINDER: Final = "Call one of the tools before you answer: an answer without one is not accepted here."
 
 
@@ -37,11 +39,15 @@ class Asking(msgspec.Struct, frozen=True):
 
 def asking(turn: Turn, progress: Progress, left_s: float) -> Asking:
     """The next model call of a turn, which may take `left_s` seconds."""
-    final = progress.enough is not None or progress.answering
-    pool = turn.answer_pool if final else turn.pool
-    must_call = turn.requires_tool and not progress.used and not final
+    pool, messages, held, tools_in = turn.pool, progress.messages, False, None
     fields: Mapping[str, msgspec.Raw] = turn.fields
     if turn.tools_wire is not None:
+        final = progress.enough is not None or progress.answering
+        must_call = turn.requires_tool and not progress.used and not final
+        if final:
+            pool = turn.answer_pool
+        held = must_call or (not final and pool is not turn.answer_pool)
+        tools_in = turn.wires.differing
         # What came of an approval stands in the conversation: a call has been made.
         first = (turn.machine.rounds == 1 and not progress.used) or must_call
         choice = NONE if final else turn.choice if first else later_choice(turn.choice)
@@ -50,18 +56,19 @@ def asking(turn: Turn, progress: Progress, left_s: float) -> Asking:
             fields["tool_choice"] = msgspec.Raw(choice)
         if turn.request.parallel_tool_calls is not None:
             fields["parallel_tool_calls"] = msgspec.Raw(b"true" if turn.parallel else b"false")
-    # For this call alone: in the conversation nothing is left of it.
-    messages = with_system_text(progress.messages, REMINDER) if must_call and progress.reminded else progress.messages
+        if must_call and progress.reminded:
+            # For this call alone: in the conversation nothing is left of it.
+            messages = with_system_text(messages, REMINDER)
     call = ModelCall(
         messages,
         fields,
         turn.record.trace_id,
-        max(0.001, left_s),
+        max(_LEAST_S, left_s),
         turn.shown_model,
         turn.wanted,
         conversation_tokens(messages) + tools_tokens(fields) if pool.sized else 0,
-        turn.wires.differing if turn.tools_wire is not None else None,
+        tools_in,
         turn.window,
         turn.private,
     )
-    return Asking(pool, call, must_call or (not final and pool is not turn.answer_pool))
+    return Asking(pool, call, held)

@@ -199,7 +199,7 @@ class Turn(msgspec.Struct, eq=False):
     def step(self, state: State, reason: str = "") -> None:
         """Move the machine and leave the step in the trace."""
         # States are texts; asking for their `value` takes three calls.
-        self.record.emit("state.changed", **{"from": self.machine.to(state), "to": state, "reason": reason})
+        self.record.add("state.changed", {"from": self.machine.to(state), "to": state, "reason": reason})
 
     def answered_from(self, asked: str, backend: str, model: str) -> None:
         """A backend of `model` answers, which was asked for `asked`: later rounds ask it first."""
@@ -279,10 +279,9 @@ class Turn(msgspec.Struct, eq=False):
     @property
     def answering(self) -> str:
         """The model that answered: the chosen one, or the fallback that stood in for it."""
-        own = self.terms.model
-        model = self.answered_by or own
+        model = self.answered_by or self.terms.model
         # What stands for a `*` is known from the name that was asked for.
-        return self.shown_model if self.wanted and model == own else model
+        return self.shown_model if self.wanted and model == self.terms.model else model
 
     @property
     def turn_id(self) -> str:

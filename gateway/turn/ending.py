@@ -6,7 +6,6 @@ Knows the answer's text, calls, finish reason and body. Does not know how rounds
 from __future__ import annotations
 
 import msgspec
-from msgspec import structs
 
 from gateway.chat.answer import Answer, Choice
 from gateway.chat.blocks import Message, Reasoning, Text, ToolCall
@@ -19,7 +18,7 @@ from gateway.turn.hidden import hidden_rounds, in_older_form, replayable_message
 from gateway.turn.joining import Joining
 from gateway.turn.progress import Progress, thoughts_of
 from gateway.turn.round import Round
-from gateway.turn.state import State
+from gateway.turn.state import TERMINATED
 from gateway.turn.stream import Sink
 
 
@@ -66,11 +65,16 @@ class Ending:
         stopped = progress.stopped
         if stopped is not None or progress.closing is not None:
             await _add_own(progress, sink)
-        reason = _reason(last.finish_reason, turn, theirs=bool(theirs)) if stopped is None else "length"
-        message = _message(progress, last)
+        reason = "stop" if stopped is None else "length"
+        if stopped is None and (last.finish_reason != "stop" or theirs):
+            reason = _reason(last.finish_reason, turn, theirs=bool(theirs))
+        message = last.message
+        if len(progress.answers) != 1 or progress.words or theirs != last.calls:
+            message = _message(progress, last)
         if turn.snapshot.hooks.on_answer:
             message = await self._hooked(turn, message)
-        result = _result(turn, last, message, reason, plain=sink is None)
+        body = None if sink is not None else _body(turn, last, message, reason)
+        result = TurnResult(message, reason, body, last.choices)
         behind = _behind(turn, progress, last, result) if progress.used else None
         bare = turn.bare and behind is None
         if turn.stay is not None:
@@ -92,8 +96,8 @@ class Ending:
             self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
         elif bare and turn.snapshot.tools.specs:
-            self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
-        turn.step(State.TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
+            self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, message)
+        turn.step(TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result
 
     async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
@@ -105,7 +109,7 @@ class Ending:
         joinable = turn.joinable
         if joinable is None or not joinable.begun:
             return
-        body = result.body or _whole(turn, result, usage)
+        body = result.body or _whole(turn, result.message, result.finish_reason, result.choices, usage)
         await self._joining.answered(joinable, body, turn.told())
 
     async def _hooked(self, turn: Turn, message: Message) -> Message:
@@ -125,30 +129,24 @@ async def _add_own(progress: Progress, sink: Sink | None) -> None:
                 await sink.add(said)
 
 
-def _result(turn: Turn, last: Round, message: Message, reason: str | None, *, plain: bool) -> TurnResult:
-    """How a turn ends with this message; `plain`: its body is sent whole."""
-    if not plain:
-        return TurnResult(message, reason, None, last.choices)
+def _body(turn: Turn, last: Round, message: Message, reason: str | None) -> bytes:
+    """The answer's JSON, for a turn that ends with this message."""
     answer = last.answer
     if answer is None:
-        result = TurnResult(message, reason, None, last.choices)
-        return structs.replace(result, body=_whole(turn, result, turn.usage))
+        return _whole(turn, message, reason, last.choices, turn.usage)
     # Its own message, or one in which a call has got another id.
-    unchanged = turn.machine.rounds == 1 and message is answer.message and reason == answer.said_finish
+    unchanged = message is answer.message and reason == answer.said_finish and turn.machine.rounds == 1
     if unchanged and last.told_usage:
-        return TurnResult(message, reason, named_answer(answer.body, turn.answer_id, turn.created, turn.shown_model))
-    return TurnResult(message, reason, _changed(turn, answer, message, reason))
+        return named_answer(answer.body, turn.answer_id, turn.created, turn.shown_model)
+    return _changed(turn, answer, message, reason)
 
 
 def _message(progress: Progress, last: Round) -> Message:
     """The one message of all rounds: everything that was thought and said, and the client's calls."""
     message = last.message
-    if len(last.calls) == len(progress.theirs):
-        if len(progress.answers) == 1 and not progress.words:
-            return message
-        if progress.said == message.text and progress.thought == thoughts_of(message):
-            return message
     text, thought = progress.said, progress.thought
+    if last.calls == progress.theirs and text == message.text and thought == thoughts_of(message):
+        return message
     rest = tuple(b for b in message.blocks if not isinstance(b, (Reasoning, Text, ToolCall)))
     first = (Reasoning(thought),) if thought else ()
     return Message("assistant", (*first, *rest, *((Text(text),) if text else ()), *progress.theirs))
@@ -165,9 +163,9 @@ def _behind(turn: Turn, progress: Progress, last: Round, result: TurnResult) -> 
     return Behind(turn.principal.owner, turn.session, asked, visible, hidden, named=not older)
 
 
-def _whole(turn: Turn, result: TurnResult, usage: Usage) -> bytes:
+def _whole(turn: Turn, message: Message, reason: str | None, choices: tuple[Choice, ...], usage: Usage) -> bytes:
     """The body of an answer that no upstream wrote whole."""
-    choices = result.choices or (Choice(0, result.message, result.finish_reason),)
+    choices = choices or (Choice(0, message, reason),)
     return whole_answer(turn.answer_id, turn.created, turn.shown_model, choices=choices, usage=usage)
 
 
@@ -185,7 +183,5 @@ def _changed(turn: Turn, answer: Answer, message: Message, reason: str | None) -
 
 def _reason(said: str | None, turn: Turn, *, theirs: bool) -> str:
     """The finish reason of the turn. Calls that were ours are not the client's to wait for."""
-    if said == "stop" and not theirs:
-        return said
     reason = finish_reason(said or "stop", has_calls=theirs)
     return "stop" if reason is None or (reason == "tool_calls" and turn.offered and not theirs) else reason

@@ -24,16 +24,18 @@ class Hooks:
     the kind it was given, and leaves things as they are by returning None.
 
     Attributes:
+        at_begin: whether there are any that a turn waits for before it runs.
         reach: how many characters `on_answer` hooks look around each place; None where one has to see the whole answer.
     """
 
-    __slots__ = ("on_answer", "on_decision", "on_event", "on_request", "reach")
+    __slots__ = ("at_begin", "on_answer", "on_decision", "on_event", "on_request", "reach")
 
     def __init__(self, found: Mapping[str, Sequence[Hook]]) -> None:
         self.on_request = tuple(found.get("on_request", ()))
         self.on_decision = tuple(found.get("on_decision", ()))
         self.on_answer = tuple(found.get("on_answer", ()))
         self.on_event = tuple(found.get("on_event", ()))
+        self.at_begin = bool(self.on_request or self.on_decision)
         self.reach = reach_of(self.on_answer)
 
     async def request(self, request: ChatRequest, principal: Principal) -> ChatRequest:

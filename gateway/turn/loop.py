@@ -33,7 +33,7 @@ from gateway.turn.model_calls import ModelCalls
 from gateway.turn.progress import Progress
 from gateway.turn.reflecting import contents, reason_to_reflect
 from gateway.turn.round import CUT
-from gateway.turn.state import State
+from gateway.turn.state import PLANNING, TERMINATED, State
 from gateway.turn.stream import Sink
 from gateway.turn.tool_calls import ToolCalls
 from gateway.turn.undoing import Undoing
@@ -80,7 +80,7 @@ class TurnLoop:
         Raises:
             GatewayError: the turn failed; what the sink has sent stays sent.
         """
-        if turn.joinable is not None or self._undoing.wanted(turn):
+        if turn.joinable is not None or (turn.on_failure != "keep" and self._undoing.wanted(turn)):
             return self._undoable(turn, sink)
         return self._taken(turn, sink)
 
@@ -130,8 +130,8 @@ class TurnLoop:
                 raise UpstreamTimeout("The turn did not end within its time limit.") from error
             return await self._out_of_time(turn, progress, sink)
         finally:
-            if turn.machine.state is not State.TERMINATED:
-                turn.step(State.TERMINATED, "failed")
+            if turn.machine.state is not TERMINATED:
+                turn.step(TERMINATED, "failed")
 
     async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
         """Keep an answer that was not the loop's. See `Ending.commit`."""
@@ -140,7 +140,7 @@ class TurnLoop:
     async def _rounds(self, turn: Turn, progress: Progress, sink: Sink | None) -> TurnResult:
         limits: ToolLimits | None = None
         while True:
-            turn.step(State.PLANNING)
+            turn.step(PLANNING)
             asked = asking(turn, progress, turn.deadline - self._clock.monotonic())
             done = await self._model_calls.next(turn, asked, sink, progress.stream)
             turn.used(done.usage, before=done.recorded is not None)

@@ -80,22 +80,24 @@ class ModelCalls:
         return done
 
     async def _ask(self, turn: Turn, asked: Asking) -> Round:
-        pool, call = asked.pool, asked.call
-        record, prefer = turn.record, turn.stays.get(pool.name)
-        record.emit("round.started", round=turn.machine.rounds, model=pool.name, backend=prefer)
+        pool, record = asked.pool, turn.record
+        name = pool.name
+        prefer = turn.stays.get(name)
+        record.add("round.started", {"round": turn.machine.rounds, "model": name, "backend": prefer})
         started = self._clock.monotonic()
         try:
-            got = await pool.complete(call, record, prefer, fallbacks=turn.fallbacks)
+            got = await pool.complete(asked.call, record, prefer, fallbacks=turn.fallbacks)
         finally:
-            turn.upstream_s += self._clock.monotonic() - started
-        turn.answered_from(pool.name, got.backend, got.model)
+            seconds = self._clock.monotonic() - started
+            turn.upstream_s += seconds
+        turn.answered_from(name, got.backend, got.model)
         answer = got.answer
         message = answer.message
         if turn.offered and turn.client_tools and message.tool_calls:
             ids = [call.id for call in message.tool_calls]
             message = renamed(message, await self._taken(turn, ids))
         done = _round(asked, message, answer.finish_reason, answer.usage, answer)
-        self._answered(turn, done, started, None, got.attempt)
+        self._answered(turn, done, seconds, None, got.attempt)
         return done
 
     async def _stream(self, turn: Turn, asked: Asking, sink: Sink, state: StreamState) -> Round:
@@ -107,7 +109,7 @@ class ModelCalls:
         tokens = _Tokens(wanted=turn.tells_tokens)
         attempt = 0
         prefer = turn.stays.get(pool.name)
-        turn.record.emit("round.started", round=turn.machine.rounds, model=pool.name, backend=prefer)
+        turn.record.add("round.started", {"round": turn.machine.rounds, "model": pool.name, "backend": prefer})
         started = self._clock.monotonic()
         waited = 0.0
         first: float | None = None
@@ -160,7 +162,7 @@ class ModelCalls:
             state.restore(before)
         elif held:
             await sink.relay(held)
-        self._answered(turn, done, started, first, attempt)
+        self._answered(turn, done, self._clock.monotonic() - started, first, attempt)
         return done
 
     async def _taken(self, turn: Turn, ids: Collection[str]) -> set[str]:
@@ -181,23 +183,25 @@ class ModelCalls:
         view.taken.update(taken)
         return view
 
-    def _answered(self, turn: Turn, done: Round, started: float, first_token_s: float | None, attempt: int) -> None:
-        window, usage, told = turn.window, done.usage, done.told_usage
-        if window is not None and window.estimates and told and turn.backend is not None:
-            window.answered(turn.backend, usage)
-        turn.record.emit(
+    def _answered(self, turn: Turn, done: Round, seconds: float, first_token_s: float | None, attempt: int) -> None:
+        window, backend, usage, told = turn.window, turn.backend, done.usage, done.told_usage
+        if window is not None and window.estimates and told and backend is not None:
+            window.answered(backend, usage)
+        turn.record.add(
             "round.answered",
-            round=turn.machine.rounds,
-            backend=turn.backend,
-            model=turn.answered_by,
-            attempt=attempt,
-            finish_reason=done.finish_reason,
-            content=done.message.text,
-            tool_calls=[encode_call(call) for call in done.calls] if done.calls else [],
-            prompt_tokens=usage.prompt_tokens if told else None,
-            completion_tokens=usage.completion_tokens if told else None,
-            seconds=self._clock.monotonic() - started,
-            first_token_s=first_token_s,
+            {
+                "round": turn.machine.rounds,
+                "backend": backend,
+                "model": turn.answered_by,
+                "attempt": attempt,
+                "finish_reason": done.finish_reason,
+                "content": done.message.text,
+                "tool_calls": [encode_call(call) for call in done.calls] if done.calls else [],
+                "prompt_tokens": usage.prompt_tokens if told else None,
+                "completion_tokens": usage.completion_tokens if told else None,
+                "seconds": seconds,
+                "first_token_s": first_token_s,
+            },
         )
 
 
@@ -258,8 +262,8 @@ def _let_through(turn: Turn, asked: Asking, tap: Tap | None, sink: Sink, view: S
     """Something of the answer was sent, so no other attempt follows: what only brings more text need not come by here."""
     if tap is None or tap.is_open or asked.held or turn.tells_tokens:
         return
-    if (write := sink.straight()) is not None and (note := view.straight()) is not None:
-        tap.open(write, note)
+    if (straight := sink.straight()) is not None and (note := view.straight()) is not None:
+        tap.open(straight, note)
 
 
 def _recorded(turn: Turn) -> RecordedRound | None:

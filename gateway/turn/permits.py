@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import secrets
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -29,6 +29,7 @@ from gateway.routing.text import estimate_tokens
 from gateway.security.allowances import NOTHING, Allowance, Today
 from gateway.security.counters import RENEW_S, Counters, Entry, Exit, Given, Hold, Paid, Slot, Stay, Take, Verdict
 from gateway.security.prices import Bound
+from gateway.security.principal import NO_BUDGETS, NO_LIMITS
 from gateway.store.usage_records import NANO, Usages
 from gateway.turn.context import Turn
 from gateway.turn.refusal import refusal_of, standing_of
@@ -49,10 +50,10 @@ class Permit(msgspec.Struct, eq=False):
     Attributes:
         permits: where it was let in.
         turn: who was.
-        number: of the stay, in this process.
         allowance: what it is counted by.
         today: the day it was let in on.
         counts: whether anything is counted for it.
+        number: of a stay that counts, in this process.
         taken: what it has taken out of its buckets.
         slots: the places it has.
         holds: what it has set aside.
@@ -60,10 +61,10 @@ class Permit(msgspec.Struct, eq=False):
 
     permits: Permits
     turn: Turn
-    number: int
     allowance: Allowance
     today: Today
     counts: bool
+    number: int = 0
     taken: Sequence[Take] = ()
     slots: Sequence[Slot] = ()
     holds: Sequence[Hold] = ()
@@ -161,11 +162,18 @@ class Permits:
         await self._counters.close()
 
     def begin(self, turn: Turn) -> Permit:
-        """A turn's permit. One that counts is to `enter` first; once it has, it is given back by `leave`, however the turn ends."""
-        allowances = turn.snapshot.allowances
-        today = allowances.today(self._clock.now())
-        allowed = allowances.of(turn.principal, turn.tags, turn.pool.name, turn.decision.route)
-        permit = turn.permit = Permit(self, turn, next(self._numbers), allowed, today, allowed is not NOTHING)
+        """A turn's permit, which is the turn's at once; of one that counts the turn has to `enter` first.
+
+        Once it has it, it is given back by `leave`, however the turn ends.
+        """
+        allowances, who = turn.snapshot.allowances, turn.principal
+        allowed = NOTHING
+        # Most keys have none of their own: the one object that says so.
+        if allowances.binds_all or who.limits is not NO_LIMITS or who.budgets is not NO_BUDGETS:
+            allowed = allowances.of(who, turn.tags, turn.pool.name, turn.decision.route)
+        permit = Permit(self, turn, allowed, allowances.today(self._clock.now()), allowed is not NOTHING)
+        if not permit.counts:
+            turn.permit = permit
         return permit
 
     async def enter(self, permit: Permit) -> None:
@@ -177,9 +185,13 @@ class Permits:
             NotAllowed: its price is not known, and has to be.
             StoreUnavailable: it cannot be found out, and has to be.
         """
+        if permit.allowance:
+            permit.number = next(self._numbers)
+            await self._count_in(permit)
+        permit.turn.permit = permit
+
+    async def _count_in(self, permit: Permit) -> None:
         allowed, turn = permit.allowance, permit.turn
-        if not allowed:
-            return
         tokens, cost = 0, 0
         if allowed.tokens or allowed.purses:
             tokens, cost = self._reckoned(turn, turn.messages, bool(allowed.purses))
@@ -211,15 +223,19 @@ class Permits:
             raise refusal_of(permit.allowance, verdict)
         permit.took(entry)
 
-    def leave(self, permit: Permit, *, ok: bool) -> None:
-        """Let a turn out: what it used is paid and written down, everything else is free again."""
-        turn = permit.turn
+    def leave(self, turn: Turn, *, ok: bool) -> None:
+        """Let a turn out that has been let in: what it used is paid and written down, everything else is free again."""
+        permit: Any = turn.permit  # its own `Permit`
         turn.permit = None
         spent, turn.spent = turn.spent, []
         if turn.record.failed_attempts:
             spent = [*spent, *_failed_attempts(turn)]
-        cost, known = turn.snapshot.prices.of(spent)
-        used = spent[0][1] if len(spent) == 1 else _sum(spent)
+        prices = turn.snapshot.prices
+        if len(spent) == 1:  # nearly all turns
+            backend, used = spent[0]
+            cost, known = prices.of_one(backend, used)
+        else:
+            (cost, known), used = prices.of(spent), _sum(spent)
         if permit.counts:
             self._open.discard(permit)
             if (exit_ := permit.exit(used.total_tokens, cost)) is not None:

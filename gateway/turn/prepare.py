@@ -17,7 +17,7 @@ from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest, tool_name_of, tool_wire_of
 from gateway.clock import Clock
 from gateway.config.models import CacheConfig
-from gateway.config.names import WILDCARD, Meant
+from gateway.config.names import Meant
 from gateway.errors import HookFailed, InvalidRequest
 from gateway.observe.events import Recorder
 from gateway.routing.conditions import UsedFacts
@@ -132,7 +132,7 @@ async def decide(
         decision = Decision(None, meant.model, "explicit", str(snapshot.version), reason="the request names its model")
     if snapshot.hooks.on_decision:
         decision = await snapshot.hooks.decision(decision, request, principal)
-        if _meant(decision, request, snapshot) is None:
+        if snapshot.meant_of(decision, request.model) is None:
             raise HookFailed(f"An `on_decision` hook chose the model `{decision.model}`, which does not exist.")
     if kept is not None and place and decision.route is not None and not explain:
         await kept.keep(place, decision.route)
@@ -163,23 +163,23 @@ async def prepare(
         raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
     before = held(pin, snapshot) if pin is not None else None
     decision = pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=kept)
-    record.emit(
-        "decision.made",
-        route=decision.route,
-        model=decision.model,
-        strategy=decision.strategy,
-        score=decision.score,
-        margin=decision.margin,
-        cached=decision.cached,
-        reason=decision.reason,
-        version=decision.version,
-        **({"pinned": True} if before is not None else {}),
-    )
+    told = {
+        "route": decision.route,
+        "model": decision.model,
+        "strategy": decision.strategy,
+        "score": decision.score,
+        "margin": decision.margin,
+        "cached": decision.cached,
+        "reason": decision.reason,
+        "version": decision.version,
+    }
     if before is None:
-        found = _meant(decision, request, snapshot)
-        assert found is not None, "the router and the hooks name models that exist"
-        meant, terms = found, snapshot.terms(found.model, decision.route)
+        record.add("decision.made", told)
+        way = snapshot.way(decision, request.model)
+        assert way is not None, "the router and the hooks name models that exist"
+        meant, terms = way
     else:
+        record.add("decision.made", {**told, "pinned": True})
         meant = before.meant
         terms = terms_of(snapshot.config, snapshot.names, snapshot.pools, meant.model, before.route)
     explicit = decision.strategy == "explicit"
@@ -202,19 +202,19 @@ async def prepare(
     fields = with_defaults(request.fields, terms.params) if terms.params else request.fields
     if request.n > 1:
         fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
-    limit_s = snapshot.config.server.turn_timeout_s
+    limit_s = snapshot.turn_timeout_s
     if wishes.deadline_s is not None:
         limit_s = min(limit_s, wishes.deadline_s)
-    # Fifteen fields by their names; of more than that, Python hands on a dict.
+    # Of what counts for more than thirty here, a name for two, Python makes a dict first.
     turn = Turn(
-        record=record,
-        principal=principal,
-        request=request,
-        snapshot=snapshot,
-        decision=decision,
-        terms=terms,
-        pool=terms.answering,
-        answer_pool=terms.answering,
+        record,
+        principal,
+        request,
+        snapshot,
+        decision,
+        terms,
+        terms.answering,
+        terms.answering,
         shown_model=request.model if explicit else decision.model,
         messages=messages,
         fields=fields,
@@ -222,17 +222,15 @@ async def prepare(
         deadline=clock.monotonic() + limit_s,
         answer_id=f"chatcmpl-{record.trace_id}",
         created=int(clock.now()),
+        tags=principal.tags,
+        goes_on=goes_on,
+        bare=bare,
+        on_failure=terms.on_failure,
     )
-    turn.tags = principal.tags
     if wishes is not NO_WISHES:
-        turn.tags |= wishes.tags
-        turn.session = wishes.session
-        turn.headers = wishes.headers
-        turn.fallbacks = wishes.fallbacks
+        _heed(wishes, turn)
     turn.wanted = meant.wanted
-    turn.goes_on, turn.bare = goes_on, bare
     turn.private = private
-    turn.on_failure = terms.on_failure or ("compensate" if wishes.durable else "keep")
 
     # What may be called in it.
     named = terms.tools_by_name if explicit else terms.tools
@@ -241,6 +239,16 @@ async def prepare(
     if terms.cache is not None and turn.tools_wire is None:
         turn.cache = _cache(request, messages, terms.cache)
     return turn
+
+
+def _heed(wishes: Wishes, turn: Turn) -> None:
+    """Make the turn as the request's headers ask for."""
+    turn.tags |= wishes.tags
+    turn.session = wishes.session
+    turn.headers = wishes.headers
+    turn.fallbacks = wishes.fallbacks
+    if wishes.durable:
+        turn.on_failure = turn.terms.on_failure_of_runs
 
 
 async def _equip(turn: Turn, wishes: Wishes, named: tuple[str, ...], before: Held | None, offering: Offering) -> None:
@@ -347,11 +355,3 @@ def _cache(request: ChatRequest, messages: Sequence[Message], cache: CacheConfig
     """How an answer may be kept: not at all where tools play a part, now or earlier."""
     used = any(message.role == "tool" or message.tool_calls for message in messages) or bool(ids_in(messages))
     return None if used or request.functions else cache
-
-
-def _meant(decision: Decision, request: ChatRequest, snapshot: Snapshot) -> Meant | None:
-    """The model of a decision; what a wildcard stands for is in the name the client asked for."""
-    if WILDCARD not in decision.model:
-        return snapshot.names.find(decision.model)
-    meant = snapshot.names.find(request.model)
-    return meant if meant is not None and meant.model == decision.model else None

@@ -81,7 +81,6 @@ class Progress(msgspec.Struct, eq=False):
         """A round that counts has come."""
         self.last = done
         self.theirs = theirs
-        self.results = ()
         self.answers.append(done.message)
 
     def ran(self, calls: Sequence[ToolCall], contents: Sequence[str]) -> None:

@@ -5,16 +5,10 @@ Knows the objects behind it, which live as long as the process. What a window do
 
 from __future__ import annotations
 
-from typing import Final
-
-from cachetools import LRUCache
-
 from gateway.chat.blocks import Message
 from gateway.chat.request import ChatRequest
-from gateway.config.context import PinConfig
 from gateway.observe.events import Recorder
 from gateway.scribe.conversations import Conversations
-from gateway.scribe.pins import PinPatterns
 from gateway.security.principal import Principal
 from gateway.turn.context import Turn
 from gateway.turn.prepare import Wishes
@@ -23,9 +17,6 @@ from gateway.turn.session import SessionKeeper, Stay
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.summarising import Summarising
 from gateway.turn.windowing import TurnWindow
-
-# Versions whose patterns are kept compiled.
-_VERSIONS: Final = 8
 
 
 class Scribe:
@@ -49,9 +40,6 @@ class Scribe:
         self._summarising = summarising
         self._sessions = sessions
         self._remembering = remembering
-        self._versions: LRUCache[tuple[PinConfig, ...], PinPatterns] = LRUCache(_VERSIONS)
-        self._pins: tuple[PinConfig, ...] = ()
-        self._patterns = PinPatterns(())
 
     async def enter(
         self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
@@ -73,12 +61,9 @@ class Scribe:
         if settings is None:
             return None
         snapshot = turn.snapshot
-        pins = snapshot.config.context.pins
-        if pins is not self._pins:  # of the version that most turns are on, they are at hand
-            self._pins, self._patterns = pins, self._patterns_of(pins)
         return TurnWindow(
             self.conversations,
-            self._patterns,
+            snapshot.patterns,
             settings,
             turn.record.owner,
             turn.session,
@@ -104,9 +89,3 @@ class Scribe:
             self._remembering.behind(turn, answer)
         if self._summarising is not None:
             self._summarising.behind(turn)
-
-    def _patterns_of(self, pins: tuple[PinConfig, ...]) -> PinPatterns:
-        found = self._versions.get(pins)
-        if found is None:
-            found = self._versions[pins] = PinPatterns(pins)
-        return found

@@ -6,7 +6,7 @@ Knows the frame around a turn: lease, trace, summary. The inside is the loop's, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from gateway.ids import new_call_id
 from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
 from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.store.kept import KeptRoutes
+from gateway.tools.spec import ToolSpec
 from gateway.turn.answers import AnswerCache
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
@@ -29,9 +30,9 @@ from gateway.turn.guarded import GuardedSink
 from gateway.turn.joining import Asked, Joinable, JoinElsewhere, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.offering import Offering
-from gateway.turn.permits import Permits
+from gateway.turn.permits import Permit, Permits
 from gateway.turn.pinned import Pin, read_pin, refuse_changed
-from gateway.turn.prepare import Wishes, prepare
+from gateway.turn.prepare import NO_WISHES, Wishes, prepare
 from gateway.turn.scribing import Scribe
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
@@ -118,48 +119,70 @@ class Turns:
         Raises:
             GatewayError: the turn failed or was refused.
         """
-        record = self._received(trace_id, principal, request, endpoint, origin)
+        record = Recorder(trace_id, principal.owner, self._clock, self._live)
+        record.add(
+            "request.received",
+            {
+                "endpoint": endpoint,
+                "peer": origin.peer,
+                "address": origin.address,
+                "model": request.model,
+                "stream": request.stream,
+                "messages": [*map(msgspec.Raw, encode_messages(request.messages))],
+                "tools": [*map(tool_name_of, request.tools)],
+                "fields": request.fields,
+            },
+        )
         started = self._clock.monotonic()
         try:
             lease = self._versions.acquire()
         except GatewayError as error:
             status, code = self._status_of(error)
-            summary = self._summary(request, principal, None, started, status)
-            record.emit("turn.failed", **summary, code=code, message=error.message)
+            summary = _summary(request, principal, None, self._clock.monotonic() - started, status)
+            record.add("turn.failed", {**summary, "code": code, "message": error.message})
             self._tell(record)
             raise
         turn: Turn | None = None
         try:
             snapshot = lease.value
-            turn = await self._prepared(request, principal, wishes, snapshot, record)
+            if wishes is NO_WISHES and not snapshot.hooks.at_begin:
+                turn = await self._prepare(request, principal, wishes, snapshot, record)
+            else:
+                turn = await self._prepared(request, principal, wishes, snapshot, record)
+            turn.window = self._scribe.window(turn, wishes)
+            if turn.terms.recalls:
+                await self._scribe.recall(turn)
             request = turn.request
             self.running[trace_id] = turn
             sink = begun(turn)
             if sink is not None and snapshot.hooks.on_answer:
                 sink = GuardedSink(sink, snapshot.hooks, principal)
-            joins = wishes.key is not None or wishes.retried
-            if not joins and turn.offered:
-                joins = any(spec.writes or spec.gated for spec in turn.offered.values())
-            result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
+            joins = wishes.key is not None or wishes.retried or (turn.offered and _acts(turn.offered))
+            answered = False
+            try:
+                result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
+                answered = True
+            finally:
+                self._let_out(turn, answered)
             ended = self._clock.monotonic()
             if deliver is not None:
                 await deliver(result)
         except asyncio.CancelledError:
-            record.emit("turn.cancelled", **self._summary(request, principal, turn, started, 499))
+            record.add("turn.cancelled", _summary(request, principal, turn, self._clock.monotonic() - started, 499))
             raise
         except GatewayError as error:
             status, code = self._status_of(error)
-            summary = self._summary(request, principal, turn, started, status)
-            record.emit("turn.failed", **summary, code=code, message=error.message)
+            summary = _summary(request, principal, turn, self._clock.monotonic() - started, status)
+            record.add("turn.failed", {**summary, "code": code, "message": error.message})
             raise
         except Exception:
-            summary = self._summary(request, principal, turn, started, 500)
-            record.emit("turn.failed", **summary, code="internal_error", message="a defect of the gateway")
+            summary = _summary(request, principal, turn, self._clock.monotonic() - started, 500)
+            record.add("turn.failed", {**summary, "code": "internal_error", "message": "a defect of the gateway"})
             raise
         else:
-            summary = self._summary(request, principal, turn, started, 200, ended)
+            summary = _summary(request, principal, turn, ended - started, 200)
             summary["finish_reason"] = result.finish_reason
-            record.emit("turn.finished", **summary)
+            record.add("turn.finished", summary)
             if turn.terms.looks_back and turn.window is not None:
                 self._scribe.behind(turn, result.message)
         finally:
@@ -173,30 +196,27 @@ class Turns:
     async def _prepared(
         self, request: ChatRequest, principal: Principal, wishes: Wishes, snapshot: Snapshot, record: Recorder
     ) -> Turn:
-        """The turn, in its session where it has one that is kept."""
+        """The turn, as hooks let it begin, and in its session where it has one that is kept."""
         pin: Pin | None = None
         if wishes.durable:  # a run, which was asked for a while ago
             await snapshot.keys.still(principal, self._clock.now(), lasting=True)
             recorded = await self.joining.pin_of(record.trace_id, principal.owner)
             pin = None if recorded is None else read_pin(recorded)
         stay = await self._scribe.enter(request, principal, wishes, snapshot, record) if wishes.session else None
-        limit_s = snapshot.config.server.turn_timeout_s
         try:
             if stay is not None:
                 request, wishes = stay.request, stay.wishes
             begins = self._hooked if snapshot.hooks.on_request else self._prepare
-            turn = await within(limit_s, begins(request, principal, wishes, snapshot, record, pin))
+            begun = begins(request, principal, wishes, snapshot, record, pin)
+            turn = await within(snapshot.turn_timeout_s, begun)
         except BaseException as error:
             if stay is not None:
                 stay.leave(record)
             if isinstance(error, TimeoutError):
-                raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
+                raise HookFailed(f"A hook did not let the turn begin within {snapshot.turn_timeout_s:g} s.") from error
             raise
         if stay is not None:
             turn.stay, turn.cache = stay, None
-        turn.window = self._scribe.window(turn, wishes)
-        if turn.terms.recalls:
-            await self._scribe.recall(turn)
         return turn
 
     async def _hooked(
@@ -214,23 +234,30 @@ class Turns:
             record.emit("hook.changed", hook="on_request")
         return await self._prepare(changed, principal, wishes, snapshot, record, pin)
 
-    async def _run(self, turn: Turn, sink: Sink | None) -> TurnResult:
-        """The turn's answer: one that was kept for equal questions, or the loop's."""
+    def _run(self, turn: Turn, sink: Sink | None) -> Coroutine[Any, Any, TurnResult]:
+        """The turn's answer: one that was kept for equal questions, or the loop's. Behind it, it is to be let out."""
         runner = self._loop if turn.cache is None else self._answers
         permit = self._permits.begin(turn)
+        if permit.counts or turn.terms.sums_up:
+            return self._run_once_let_in(permit, turn, sink, runner)
+        return runner.run(turn, sink)
+
+    async def _run_once_let_in(
+        self, permit: Permit, turn: Turn, sink: Sink | None, runner: TurnLoop | AnswerCache
+    ) -> TurnResult:
         if permit.counts:
             await self._permits.enter(permit)
-        ok = False
-        try:
-            if turn.terms.sums_up:
-                await self._scribe.before(turn)
-            result = await runner.run(turn, sink)
-            ok = True
-        finally:
-            if turn.stay is not None:
-                turn.stay.leave(turn.record)
-            self._permits.leave(permit, ok=ok)
-        return result
+        if turn.terms.sums_up:
+            await self._scribe.before(turn)
+        return await runner.run(turn, sink)
+
+    def _let_out(self, turn: Turn, answered: bool) -> None:
+        """The turn's run is over, if it was let in to one."""
+        if turn.permit is None:
+            return
+        if turn.stay is not None:
+            turn.stay.leave(turn.record)
+        self._permits.leave(turn, ok=answered)
 
     async def _joined(self, turn: Turn, wishes: Wishes, sink: Sink | None, body: bytes) -> TurnResult:
         """The turn's answer, this attempt's or another's."""
@@ -260,6 +287,7 @@ class Turns:
                 refuse_changed(turn.changed, turn.gone)
                 return await self._run(turn, sink)
             except JoinElsewhere as error:
+                self._let_out(turn, answered=False)
                 if sink is not None and sink.started:
                     # What was said cannot be unsaid; asked once more, the client gets the other attempt's answer.
                     raise UpstreamUnavailable("This turn is being answered already; ask again.") from error
@@ -292,67 +320,50 @@ class Turns:
         )
         self._tell(record)
 
-    def _received(
-        self, trace_id: str, principal: Principal, request: ChatRequest, endpoint: str, origin: Origin
-    ) -> Recorder:
-        record = Recorder(trace_id, principal.owner, self._clock, self._live)
-        record.emit(
-            "request.received",
-            endpoint=endpoint,
-            peer=origin.peer,
-            address=origin.address,
-            model=request.model,
-            stream=request.stream,
-            messages=[*map(msgspec.Raw, encode_messages(request.messages))],
-            tools=[*map(tool_name_of, request.tools)],
-            fields=request.fields,
-        )
-        return record
+    def _tell(self, record: Recorder) -> None:
+        for finished in self._finished:
+            finished(record)
 
-    def _summary(
-        self,
-        request: ChatRequest,
-        principal: Principal,
-        turn: Turn | None,
-        started: float,
-        status: int,
-        ended: float | None = None,
-    ) -> dict[str, Any]:
-        seconds = (self._clock.monotonic() if ended is None else ended) - started
-        if turn is None:
-            return {
-                "status": status,
-                "key": principal.key_id,
-                "user": principal.user,
-                "stream": request.stream,
-                "seconds": seconds,
-            }
-        decision, usage = turn.decision, turn.usage
-        summary = {
+
+def _summary(
+    request: ChatRequest, principal: Principal, turn: Turn | None, seconds: float, status: int
+) -> dict[str, Any]:
+    """What the last event says of the whole turn."""
+    if turn is None:
+        return {
             "status": status,
             "key": principal.key_id,
             "user": principal.user,
             "stream": request.stream,
             "seconds": seconds,
-            "response_id": turn.answer_id,
-            "model": decision.model,
-            "route": decision.route,
-            "strategy": decision.strategy,
-            "version": decision.version,
-            "backend": turn.backend,
-            "rounds": turn.machine.rounds,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "upstream_s": turn.upstream_s,
         }
-        # Beside: of more than fifteen entries, Python adds each to the dict by itself.
-        summary["tool_s"] = turn.tool_s
-        summary["first_token_s"] = turn.first_token_s
-        return summary
+    decision, usage = turn.decision, turn.usage
+    summary = {
+        "status": status,
+        "key": principal.key_id,
+        "user": principal.user,
+        "stream": request.stream,
+        "seconds": seconds,
+        "response_id": turn.answer_id,
+        "model": decision.model,
+        "route": decision.route,
+        "strategy": decision.strategy,
+        "version": decision.version,
+        "backend": turn.backend,
+        "rounds": turn.machine.rounds,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "upstream_s": turn.upstream_s,
+    }
+    # Beside: of more than fifteen entries, Python adds each to the dict by itself.
+    summary["tool_s"] = turn.tool_s
+    summary["first_token_s"] = turn.first_token_s
+    return summary
 
-    def _tell(self, record: Recorder) -> None:
-        for finished in self._finished:
-            finished(record)
+
+def _acts(offered: Mapping[str, ToolSpec]) -> bool:
+    """Whether doing it twice may do harm."""
+    return any(spec.writes or spec.gated for spec in offered.values())
 
 
 def _decisive(body: bytes, turn: Turn, wishes: Wishes) -> bytes:

@@ -15,9 +15,11 @@ from gateway.config.versions import Version
 from gateway.errors import NoSuchModel
 from gateway.routing.calibrated import Calibrated
 from gateway.routing.conditions import UsedFacts
+from gateway.routing.decision import Decision
 from gateway.routing.encoder import Encoder
 from gateway.routing.relevance import Relevance
 from gateway.routing.router import Router
+from gateway.scribe.pins import PinPatterns
 from gateway.security.allowances import Allowances
 from gateway.security.keys import KeyRing
 from gateway.security.masking.privacy import Privacy
@@ -51,7 +53,9 @@ class Snapshot:
         encoder: the router's, as far as it may see what people say; None where likeness is not asked.
         allowances: who is limited by what.
         used: which facts of a request its routes ask for.
+        patterns: what pins are found by.
         body_limit_bytes: no request's body may be larger.
+        turn_timeout_s: no turn may take longer.
     """
 
     version: Version
@@ -72,15 +76,20 @@ class Snapshot:
     encoder: Encoder | None = None
     allowances: Allowances = field(init=False)
     used: UsedFacts = field(init=False)
+    patterns: PinPatterns = field(init=False)
     body_limit_bytes: int = field(init=False)
+    turn_timeout_s: float = field(init=False)
     _terms: dict[tuple[str, str | None], Terms] = field(default_factory=dict, init=False, repr=False)
+    _ways: dict[tuple[str, str | None], tuple[Meant, Terms]] = field(default_factory=dict, init=False, repr=False)
     _bounds: dict[tuple[str, bool], Bound] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Lay out who is limited by what, and what is asked for."""
         object.__setattr__(self, "allowances", Allowances(self.config, self.routes))
         object.__setattr__(self, "used", UsedFacts(route.when for route in self.routes.values()))
+        object.__setattr__(self, "patterns", PinPatterns(self.config.context.pins))
         object.__setattr__(self, "body_limit_bytes", int(self.config.server.body_limit_mb * 1024 * 1024))
+        object.__setattr__(self, "turn_timeout_s", self.config.server.turn_timeout_s)
 
     def terms(self, model: str, route: str | None) -> Terms:
         """What holds for every turn that goes to this model, by this route where it exists."""
@@ -91,6 +100,28 @@ class Snapshot:
             if found is not None or route is None:  # a hook may name what it likes
                 self._terms[model, route] = terms
         return terms
+
+    def way(self, decision: Decision, asked: str) -> tuple[Meant, Terms] | None:
+        """The model that a decision means, and what holds on the way there; None where there is no such model.
+
+        Args:
+            decision: what was decided.
+            asked: the name the client asked for: what a wildcard stands for is in it.
+        """
+        found = self._ways.get((decision.model, decision.route))
+        if found is None and (meant := self.meant_of(decision, asked)) is not None:
+            found = meant, self.terms(meant.model, decision.route)
+            # As many as the configuration has names and routes; what stands in the place of a `*` may be anything.
+            if not meant.wanted and (decision.route is None or decision.route in self.routes):
+                self._ways[decision.model, decision.route] = found
+        return found
+
+    def meant_of(self, decision: Decision, asked: str) -> Meant | None:
+        """The model that a decision means, or None; see `way`."""
+        if WILDCARD not in decision.model:
+            return self.names.find(decision.model)
+        meant = self.names.find(asked)
+        return meant if meant is not None and meant.model == decision.model else None
 
     def bound_of(self, pool: Pool, *, fallbacks: bool) -> Bound:
         """What a token costs at most where this pool answers, or with `fallbacks` what stands in for it."""

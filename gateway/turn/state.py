@@ -6,6 +6,7 @@ Pure: no await, no clock, no I/O. The machine, not the model, says what may come
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -20,6 +21,11 @@ class State(StrEnum):
     REFLECTING = "reflecting"
     WAITING_APPROVAL = "waiting_approval"
     TERMINATED = "terminated"
+
+
+# Those that every turn enters: looked up in their class, each takes as long as the step itself.
+PLANNING: Final = State.PLANNING
+TERMINATED: Final = State.TERMINATED
 
 
 WAYS: dict[State, frozenset[State]] = {
@@ -53,7 +59,7 @@ class Machine(msgspec.Struct):
         before = self.state
         if state not in WAYS[before]:
             raise IllegalStep(f"a turn cannot go from {before} to {state}")
-        if state is State.PLANNING:
+        if state is PLANNING:
             self.rounds += 1
         self.state = state
         return before

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gateway.backends.tap import Straight
 from gateway.chat.answer import Choice
 from gateway.chat.blocks import Message, Reasoning, Refusal
-from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, Run
+from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta
 from gateway.chat.deltas import Assembly, CallPiece, encode_piece
 from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
@@ -34,11 +35,8 @@ class Sink(Protocol):
         """Send chunks that are visible, in order."""
         ...
 
-    def straight(self) -> Callable[[Run, float], bool] | None:
-        """What sends runs behind what was relayed, without waiting, and says of each whether it did; None where nothing may do so.
-
-        It is told the loop's time.
-        """
+    def straight(self) -> Straight | None:
+        """What sends text behind what was relayed, without waiting; None where nothing may do so."""
         ...
 
     async def add(self, text: str) -> None:

@@ -37,7 +37,8 @@ class Terms(msgspec.Struct, frozen=True):
         max_tokens: tokens that all rounds together may take, or None.
         max_cost: what they may cost together, in billionths of the currency, or None.
         cache: how answers may be kept, or None where none are.
-        on_failure: what becomes of a turn's effects when a later step fails, where that is said.
+        on_failure: what becomes of a turn's effects when a later step fails.
+        on_failure_of_runs: the same of a run, whose steps are all recorded: nothing that fails is left half done unless that is said.
         requires_tool: whether a tool has to be called where the client leaves that open.
         window: how conversations are made to fit, or None where they are sent as they are.
         sums_up: whether what is cut off of conversations is summed up before the model is asked.
@@ -58,7 +59,8 @@ class Terms(msgspec.Struct, frozen=True):
     max_tokens: int | None
     max_cost: int | None
     cache: CacheConfig | None
-    on_failure: OnFailure | None
+    on_failure: OnFailure
+    on_failure_of_runs: OnFailure
     requires_tool: bool
     window: Windowing | None
     sums_up: bool
@@ -90,6 +92,7 @@ def terms_of(
     if not max_rounds or (route is not None and route.tool_choice == "none"):
         tools = ()
     cache = route.cache if route is not None and route.cache is not None else own.cache
+    said = (route.on_failure if route is not None else None) or config.on_failure
     window = windowing(config.context, route.context if route is not None else None)
     return Terms(
         model=model,
@@ -105,7 +108,8 @@ def terms_of(
         max_tokens=max_tokens,
         max_cost=None if max_cost is None else round(max_cost * NANO),
         cache=cache if cache is not None and cache.ttl_s else None,
-        on_failure=(route.on_failure if route is not None else None) or config.on_failure,
+        on_failure=said or "keep",
+        on_failure_of_runs=said or "compensate",
         requires_tool=route is not None and route.tool_choice == "required",
         window=window if window.strategy != "none" else None,
         sums_up=window.sums_up,

@@ -1,29 +1,36 @@
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.api.address import address_of
-from gateway.api.auth import caller, for_user, read_headers
+from gateway.api.auth import caller, for_user, read_before, read_headers
+from gateway.api.head import Said
 from gateway.api.local import refuse_strangers
 from gateway.config.models import KeysConfig
 from gateway.errors import GatewayError, InvalidRequest, NotAllowed, Unauthenticated
+from gateway.security.key_book import KeyBook
 from gateway.security.keys import KeyRing
+from gateway.store.key_records import KeyRow
 from tests.serving import native_config, serving
 
-KEYS = KeyRing(
-    KeysConfig.model_validate(
-        {
-            "static": {
-                "app": {"key": "sk-app", "tags": ["vip"]},
-                "front": {"key": "sk-front", "roles": ["set_user", "set_tags", "metrics"]},
-            }
-        }
-    ),
-    "127.0.0.1",
-)
+
+def ring() -> KeyRing:
+    """The keys of a configuration."""
+    static = {
+        "app": {"key": "sk-app", "tags": ["vip"]},
+        "front": {"key": "sk-front", "roles": ["set_user", "set_tags", "metrics"]},
+    }
+    return KeyRing(KeysConfig.model_validate({"static": static}), "127.0.0.1")
+
+
+KEYS = ring()
 
 
 def scope(**headers: str) -> dict[str, Any]:
@@ -203,3 +210,109 @@ def test_the_clients_address_is_the_right_most_hop_that_is_no_trusted_proxy_B080
     headers = [(b"x-forwarded-for", hop.encode()) for hop in hops]
     assert address_of({"client": (peer, 1), "headers": headers}, TRUSTED) == address
     assert address_of({"client": (peer, 1), "headers": headers}, ()) == peer
+
+
+class Book:
+    """Stands for the database's keys."""
+
+    row: KeyRow | None = KeyRow(id="k1", name="shop", owner="root", created_at=0, expires_at=100)
+
+    def known(self, _: str) -> KeyRow | None:
+        """What it says at once."""
+        return self.row
+
+    async def find(self, _: str) -> KeyRow | None:
+        """What it says when it is asked."""
+        return self.row
+
+    async def ever_created(self) -> bool:
+        """There are keys."""
+        return True
+
+
+NONE = frozenset[str]()
+
+
+async def test_what_a_head_says_is_kept_as_long_as_the_same_keys_are_asked() -> None:
+    sent = scope(authorization="Bearer sk-front", x_gateway_user="ann", content_length="5")
+    keys, said, forward = ring(), Said(), frozenset({"x-gateway-user"})
+    assert read_before(said, keys, 0, NONE) is None
+    await read_headers(sent, keys, 0, NONE, said)
+    assert (
+        read_before(said, keys, 0, NONE) is None
+    )  # whose key it is had to be looked up: that is remembered by the ring
+    found = await read_headers(sent, keys, 0, NONE, said)
+    assert read_before(said, keys, 0, NONE) == found
+    assert found[0].user == "ann"
+    assert read_before(said, ring(), 0, NONE) is None
+    assert read_before(said, keys, 0, forward) is None
+    again = await read_headers(sent, keys, 0, forward, said)
+    assert read_before(said, keys, 0, forward) == again
+    assert again[1].headers == {"x-gateway-user": "ann"}
+
+
+async def test_a_key_of_the_database_is_good_as_long_as_the_book_says_so() -> None:
+    book, said = Book(), Said()
+    keys = KeyRing(KeysConfig(), "127.0.0.1", book=cast(KeyBook, book))
+    sent = scope(authorization="Bearer sk-shop")
+    await read_headers(sent, keys, 0, NONE, said)
+    found = await read_headers(sent, keys, 0, NONE, said)
+    assert read_before(said, keys, 99, NONE) == found
+    with pytest.raises(Unauthenticated, match="expired"):
+        read_before(said, keys, 100, NONE)
+    row = book.row
+    assert row is not None
+    for changed in (None, replace(row, tags=("vip",))):
+        book.row = changed
+        assert read_before(said, keys, 0, NONE) is None
+    book.row = row
+    assert read_before(said, keys, 0, NONE) == found
+
+
+async def test_what_is_made_of_a_length_is_not_kept() -> None:
+    named = KeyRing(
+        KeysConfig.model_validate(
+            {"static": {"app": {"key": "sk-app"}}, "session_headers": ["content-length"], "user_headers": []}
+        ),
+        "127.0.0.1",
+    )
+    for keys, forward in ((named, NONE), (ring(), frozenset({"content-length"}))):
+        said = Said()
+        for _ in range(2):
+            await read_headers(scope(authorization="Bearer sk-app", content_length="5"), keys, 0, forward, said)
+        assert read_before(said, keys, 0, forward) is None
+
+
+async def test_a_key_that_is_blocked_or_taken_out_ends_a_connection_s_requests_too(tmp_path: Path) -> None:
+    demo = {"backends": {"demo": {"provider": "demo"}}, "models": {"m": {"backends": ["demo"]}}}
+    static = {"admin_key": "root", "static": {"app": {"key": "sk-app"}}}
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
+    async with serving(tmp_path, {**native_config("http://127.0.0.1:9/v1"), **demo, "keys": static}) as on:
+
+        async def call(method: str, path: str, wish: dict[str, Any]) -> dict[str, Any]:
+            root = {"authorization": "Bearer root"}
+            async with on.http.request(method, on.url + path, json=wish, headers=root) as response:
+                assert response.status == 200
+                return dict(await response.json())
+
+        made = await call("POST", "/v1/keys", {"name": "shop"})
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(on.url).port)
+
+        async def asked(key: str) -> int:
+            lines = f"Host: h\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+            writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{lines}".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+            return int(head.split()[1])
+
+        assert [await asked(made["key"]) for _ in range(5)] == [200] * 5
+        await call("PATCH", f"/v1/keys/{made['id']}", {"blocked": True})
+        assert await asked(made["key"]) == 401
+        await call("PATCH", f"/v1/keys/{made['id']}", {"blocked": False})
+        assert [await asked(made["key"]) for _ in range(3)] == [200] * 3
+        assert [await asked("sk-app") for _ in range(5)] == [200] * 5
+        file = on.folder / "gateway.yaml"
+        file.write_text(file.read_text().replace("sk-app", "sk-other"))
+        await call("POST", "/v1/reload", {})
+        assert [await asked("sk-app"), await asked("sk-other")] == [401, 200]
+        writer.close()

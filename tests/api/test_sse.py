@@ -28,8 +28,8 @@ class Client:
         self.over = not more
         self._came.set()
 
-    def write_at_once(self, _: bytes) -> bool:
-        return False
+    def at_once(self) -> None:
+        return None
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(5):

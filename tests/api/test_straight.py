@@ -117,6 +117,21 @@ async def test_bytes_and_trace_are_those_of_a_stream_that_is_read(
         assert (await told(on, trace))["content"] == 'the \u00e9 " \\ end of it'
 
 
+async def test_percent_signs_around_a_text_are_what_they_are(tmp_path: Path, passed: list[int]) -> None:
+    said: list[Frame] = []
+    for each in (*words("10 %d of %% it"), f("stop"), DONE):
+        payload = each.payload
+        said.append(
+            Frame({"%s": "%x", **payload, "system_fingerprint": "100%"} if isinstance(payload, dict) else payload)
+        )
+    async with ScriptedUpstream(then=stream(*slowly(*said))) as upstream, serving(tmp_path, config(upstream)) as on:
+        _, read = await asked(on, "1.0")
+        assert not passed
+        _, straight = await asked(on)
+        assert len(passed) >= 3
+        assert anonymous(straight) == anonymous(read)
+
+
 @needs_recordings
 @pytest.mark.parametrize("dialect", ["openai", "compatible"])
 async def test_recorded_streams_are_the_same_straight_and_read(tmp_path: Path, passed: list[int], dialect: str) -> None:

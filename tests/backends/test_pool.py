@@ -18,7 +18,7 @@ from gateway.backends.pool import Pool, PoolBatch
 from gateway.backends.watched import WatchedBackend
 from gateway.chat.blocks import Image, Message, Text
 from gateway.clock import Clock
-from gateway.config.models import BackendConfig, Balance
+from gateway.config.models import BackendConfig, Balance, Capabilities
 from gateway.errors import (
     ContextTooLong,
     GatewayError,
@@ -64,7 +64,8 @@ class Dispatch:
         made = []
         for number, members in enumerate(tiers):
             each = tuple(m if isinstance(m, Member) else Member(m) for m in members)
-            made.append(Tier("mnop"[number], each, balance, retries, choosy=True))
+            choosy = any(m.backend.config.capabilities != Capabilities() for m in each)
+            made.append(Tier("mnop"[number], each, balance, retries, choosy))
         self.pool = Pool("m", made, self.clock, random.Random(7))
         self.record = Recorder("0" * 32, "key", self.clock)
 
@@ -104,6 +105,31 @@ async def test_backend_gets_its_retries_then_the_next_one_is_asked_then_the_fall
     assert await on.ask(streamed=streamed) == "b4"
     assert [len(each.calls) for each in (b1, b2, b3, good)] == [3, 3, 3, 1]
     assert [name for name, _ in on.outcomes] == ["b1"] * 3 + ["b2"] * 3 + ["b3"] * 3
+
+
+@BOTH
+async def test_only_backend_is_retried_and_its_attempts_are_counted_from_the_first(streamed: bool) -> None:
+    b1, b2 = named("b1", DOWN, DOWN, DOWN), named("b2", OK)
+    only = watched(b1)
+    on = Dispatch([only], [watched(b2)], retries=2)
+    assert await on.ask(streamed=streamed) == "b2"
+    failed = [(event["backend"], event["model"], event["attempt"]) for event in on.events("attempt.failed")]
+    assert failed == [("b1", "m", 1), ("b1", "m", 2), ("b1", "m", 3)]
+    assert (only.places.busy, on.record.failed_attempts) == (0, 3)
+
+
+@BOTH
+async def test_client_that_leaves_the_only_backend_gives_its_place_back(streamed: bool) -> None:
+    never = asyncio.Event()
+    only = watched(named("b1", [_wait(never), *OK], then=OK), max_concurrency=1)
+    on = Dispatch([only])
+    task = asyncio.create_task(on.ask(streamed=streamed))
+    while not only.places.busy:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert (task.cancelled(), only.places.busy) == (True, 0)
+    assert await on.ask(streamed=streamed) == "b1"
 
 
 @BOTH

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.backends.http1 import Connection
 from gateway.backends.native import NativeBackend
 from gateway.backends.tap import Tapped
-from gateway.chat.chunk import Chunk, Run
+from gateway.chat.chunk import Chunk, Form, Run
 from gateway.chat.relay import StreamWriter
 from gateway.config.models import BackendConfig
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamTimeout
@@ -55,13 +55,17 @@ class Client:
     Attributes:
         sent: what the client got.
         said: the text, as it was noted.
-        straight: how many runs came past the stream.
+        straight: how many times text came past the stream, and `alone` how many of them were one chunk.
+        passed: see `Straight`.
     """
+
+    passed = 0.0
 
     def __init__(self, room: Callable[[], bool] = lambda: True, *, taps: bool = True) -> None:
         self.sent = b""
         self.said = ""
         self.straight = 0
+        self.alone = 0
         self.batches = 0
         self._writer = StreamWriter("answer", 1, "shown")
         self._room = room
@@ -77,14 +81,29 @@ class Client:
                 await asyncio.sleep(0)
                 assert isinstance(batch, Tapped)
                 if self._taps and not batch.tap.is_open:
-                    batch.tap.open(self._write, self._note)
+                    batch.tap.open(self, self._note)
 
-    def _write(self, run: Run, _: float) -> bool:
-        frames = self._writer.run(run) if self._room() else None
-        if frames is None:
-            return False
+    def texts(self, form: Form) -> Callable[[bytes], bool] | None:
+        around = self._writer.around(form)
+        if around is None:
+            return None
+        before, _, behind = around
+
+        def text(quoted: bytes) -> bool:
+            sent = self._room() and self._pass(before[:-1] + quoted + behind[1:])
+            self.alone += sent
+            return sent
+
+        return text
+
+    def run(self, run: Run) -> bool:
+        frames = self._writer.run(run)
+        return frames is not None and self._room() and self._pass(frames)
+
+    def _pass(self, frames: bytes) -> bool:
         self.sent += frames
         self.straight += 1
+        self.passed = asyncio.get_running_loop().time()
         return True
 
     def _note(self, text: str) -> None:
@@ -170,6 +189,7 @@ async def test_text_passes_without_waking_the_stream(dialect: str, framing: Fram
     assert client.said == "a b c d e f g h"
     # The role, the text that shows the form, and the end are read.
     assert (client.straight, client.batches) == (7, 3)
+    assert client.alone == (7 if framing is LF else 0)
 
 
 def padded(*frames: Frame) -> list[Frame]:
@@ -188,7 +208,7 @@ async def test_padded_text_passes_with_its_padding(dialect: str) -> None:
     client = Client()
     assert await heard(client, arriving(said), dialect) is None
     assert client.said == 'a b \u00e9 " \\ f g h'
-    assert (client.straight, client.batches) == (7, 3)
+    assert (client.straight, client.alone, client.batches) == (7, 0, 3)
     paddings = re.findall(rb'"obfuscation": ?"(\w*)"', client.sent)
     assert paddings == (re.findall(rb'"obfuscation": "(\w*)"', b"".join(said)) if dialect == "openai" else [])
 
@@ -236,6 +256,9 @@ ODD = {
     "text and an end": events(
         chunk(choices=[{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]),
     ),
+    "something else of the same length behind it": [
+        event.replace(b"null", b'""  ') for event in events(d({"content": "x"}))
+    ],
     "half a character": [event.replace(b'"x"', b'"\\ud83d"') for event in events(d({"content": "x"}))],
     "an error": events(Frame({"error": {"message": "it broke", "type": "server_error"}})),
     "an error event": [b'event: error\ndata: {"error": {"message": "it broke"}}\n\n'],
@@ -260,6 +283,33 @@ async def test_what_is_not_text_is_read_in_its_place(odd: str, together: bool, d
     assert await heard(client, arriving(said), dialect) == failure
     assert (client.sent, client.said) == (expected.sent, expected.said)
     assert client.straight
+
+
+async def test_what_is_shorter_than_the_form_is_no_text() -> None:
+    said = events(*words("a b c"))
+    text = said[-1]
+    # Two halves of a chunk that overlap: what is before the text and what is behind it both stand there.
+    at = text.index(b'"c"')
+    odd = text[: at + 1] + text[at + 3 :]
+    client = Client()
+    failure = await heard(client, arriving([*said, odd, *events(f("stop"), DONE)]))
+    assert failure is not None
+    assert client.said == "a b c"
+
+
+async def test_text_behind_chunks_of_another_id_is_written_under_the_answers_own() -> None:
+    def another(text: str) -> Frame:
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+        return chunk(id="another", created=7, model="percent %s", choices=[choice])
+
+    said = events(*words("a b c"), *map(another, ("d", "e", "f")), *words("g h i")[1:], f("stop"), DONE)
+    expected, client = Client(taps=False), Client()
+    assert await heard(expected, arriving(said)) is None
+    assert await heard(client, arriving(said)) is None
+    assert (client.sent, client.said) == (expected.sent, expected.said)
+    assert b"another" not in client.sent
+    # The first of each is read.
+    assert client.alone == 6
 
 
 async def test_what_has_no_room_waits_and_comes_before_what_comes_later() -> None:

@@ -85,6 +85,55 @@ async def test_turns_that_end_together_share_a_transaction() -> None:
     await traces.close()
 
 
+async def test_what_comes_while_traces_are_written_gathers_for_the_next_time() -> None:
+    store = SlowStore()
+    store.slow.go.clear()
+    traces = TraceWriter(store, TracesConfig(), HandClock(), gather_s=60)
+    await traces.open()
+    for number in range(3):
+        traces.finished(turn(named(number)))
+    flushed = asyncio.create_task(traces.flush())
+    while traces._taken < 3:
+        await asyncio.sleep(0)
+    traces.finished(turn(named(3)))
+    store.slow.go.set()
+    assert await flushed
+    for _ in range(10):
+        await asyncio.sleep(0)
+    traces.finished(turn(named(4)))
+    assert await traces.flush()
+    assert store.slow.batches == [3, 2]
+    await traces.close()
+
+
+async def test_many_are_written_before_their_time_is_over() -> None:
+    store = SlowStore()
+    traces = TraceWriter(store, TracesConfig(), HandClock(), max_waiting=20, gather_s=60)
+    await traces.open()
+    for number in range(11):
+        traces.finished(turn(named(number)))
+    async with asyncio.timeout(10):
+        while not store.slow.batches:
+            await asyncio.sleep(0)
+    assert store.slow.batches == [11]
+    await traces.close()
+
+
+async def test_much_is_written_before_its_time_is_over() -> None:
+    store = SlowStore()
+    traces = TraceWriter(store, TracesConfig(), HandClock(), gather_s=60)
+    await traces.open()
+    for number in range(5):
+        trace = turn(named(number))
+        trace.events[0].data["messages"] = [b" " * 10_000_000]
+        traces.finished(trace)
+    async with asyncio.timeout(10):
+        while not store.slow.batches:
+            await asyncio.sleep(0.01)
+    assert store.slow.batches == [5]
+    await traces.close()
+
+
 async def test_a_full_queue_drops_and_counts_and_never_waits() -> None:
     store = SlowStore()
     store.slow.go.clear()

@@ -14,7 +14,7 @@ from gateway.errors import HookFailed, InvalidRequest, NotAllowed
 from gateway.observe.events import Recorder
 from gateway.routing.decision import Decision
 from gateway.turn.hooks import Hooks
-from gateway.turn.prepare import Wishes
+from gateway.turn.prepare import NO_WISHES
 from gateway.turn.stream import Sink
 from tests.fakes import ScriptedBackend
 from tests.frames import d, f, u
@@ -33,7 +33,7 @@ async def answered(on: Stage, sink: Sink | None = None) -> Recorder:
 
     request = decode_request(b'{"model":"auto","messages":[{"role":"user","content":"hi"}]}')
     try:
-        await on.service(Keeps()).answer(TRACE_ID, on.principal, request, Wishes(), "/x", lambda turn: sink, b"")
+        await on.service(Keeps()).answer(TRACE_ID, on.principal, request, NO_WISHES, "/x", lambda turn: sink, b"")
     finally:
         assert len(finished) == 1
     return finished[0]
@@ -122,10 +122,11 @@ async def test_hooks_run_in_order_and_each_sees_what_the_one_before_made() -> No
     assert (await hooks.answer(Message("assistant", (Text(""),)), None)).text == "xxx"  # type: ignore[arg-type]
 
 
-async def test_hook_that_never_answers_does_not_hold_the_turn_for_ever() -> None:
-    async def hangs(request: ChatRequest, principal: Any) -> None:
+@pytest.mark.parametrize("seam", ["on_request", "on_decision"])
+async def test_hook_that_never_answers_does_not_hold_the_turn_for_ever(seam: str) -> None:
+    async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    async with stage(ScriptedBackend(), hooks={"on_request": [hangs]}, turn_timeout_s=0.05) as on:
+    async with stage(ScriptedBackend(), hooks={seam: [hangs]}, turn_timeout_s=0.05) as on:
         with pytest.raises(HookFailed, match="did not let the turn begin"):
             await asyncio.wait_for(answered(on), 5)

@@ -8,7 +8,7 @@ import pytest
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.observe.events import Recorder
-from gateway.turn.prepare import Wishes
+from gateway.turn.prepare import NO_WISHES
 from gateway.turn.service import Turns
 from tests.fakes import RecordingSink, ScriptedBackend
 from tests.frames import d, f, u
@@ -32,7 +32,7 @@ class Traces:
 
 
 async def ask(turns: Turns, principal: Any, **more: Any) -> Any:
-    return await turns.answer(TRACE_ID, principal, REQUEST, Wishes(), "/x", more.get("begun", lambda turn: None), b"")
+    return await turns.answer(TRACE_ID, principal, REQUEST, NO_WISHES, "/x", more.get("begun", lambda turn: None), b"")
 
 
 async def test_finished_turn_is_told_once_with_what_it_cost() -> None:
@@ -68,7 +68,7 @@ async def test_answer_waits_for_nobodys_trace() -> None:
             told.append(len(traces.all))
             await asyncio.sleep(0)
 
-        arguments = (TRACE_ID, on.principal, REQUEST, Wishes(), "/x", lambda _: None, b"")
+        arguments = (TRACE_ID, on.principal, REQUEST, NO_WISHES, "/x", lambda _: None, b"")
         await turns.answer(*arguments, deliver=deliver)
         assert (told, traces.last[0], turns.running) == ([0], "turn.finished", {})
 
@@ -81,7 +81,7 @@ async def test_answer_that_cannot_be_delivered_is_a_failed_turn() -> None:
         async def deliver(_: Any) -> None:
             raise RuntimeError("no way")
 
-        arguments = (TRACE_ID, on.principal, REQUEST, Wishes(), "/x", lambda _: None, b"")
+        arguments = (TRACE_ID, on.principal, REQUEST, NO_WISHES, "/x", lambda _: None, b"")
         with pytest.raises(RuntimeError, match="no way"):
             await turns.answer(*arguments, deliver=deliver)
         assert (traces.last[0], traces.last[1]["status"], turns.running) == ("turn.failed", 500, {})

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+from msgspec import field
 
 from gateway.tools.guards.kept import HANDLE_PREFIX
 from gateway.tools.outcome import Outcome
@@ -22,19 +23,16 @@ _NOTE: Final = "the same call has brought the same result before in this turn; c
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Remembered:
+class Remembered(msgspec.Struct, eq=False):
     """One turn's memory of its calls.
 
     Attributes:
         handles: of whole results that stand in this conversation, and may be read on in it.
     """
 
-    __slots__ = ("_corrected", "_results", "handles")
-
-    def __init__(self, handles: Iterable[str] = ()) -> None:
-        self.handles = set(handles)
-        self._corrected: dict[str, int] = {}
-        self._results: dict[tuple[str, bytes], str] = {}
+    handles: set[str] = field(default_factory=set)
+    _corrected: dict[str, int] = field(default_factory=dict)
+    _results: dict[tuple[str, bytes], str] = field(default_factory=dict)
 
     def corrected(self, names: Iterable[str]) -> frozenset[str]:
         """These tools' arguments were wrong in one answer; those of them that have been wrong in an earlier one too."""

@@ -1,0 +1,86 @@
+"""Heads that a connection has brought before.
+
+A client says the same head with each of its requests but for the length of the body: told by its bytes, it need not be read again.
+Pure. What a head was read as is llhttp's word; here is only told whether another one would be read alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_END: Final = b"\r\n\r\n"
+_LENGTH: Final = b"content-length"
+_LINE: Final = b"\r\n" + _LENGTH + b":"
+# With these the body, or who reads it, wants more than its length.
+_UNLIKE: Final = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
+# It is held as long as its connection.
+_MOST_BYTES: Final = 8192
+
+
+class Said:
+    """What is kept with a head by whoever reads it, so that it need not be read again.
+
+    Attributes:
+        caller: `auth.py`'s.
+    """
+
+    caller: Any = None
+
+
+class Head:
+    """A head that was read, of a request with a length, and without an encoding.
+
+    Args:
+        before: its bytes up to the digits of the length.
+        behind: those behind them, the blank line included.
+        headers: as they were read, and `length_at` is where the length is among them.
+        scope: ASGI's, but for what each request has of its own.
+
+    Attributes:
+        method: its own, and `version` of HTTP.
+        said: what is kept with it.
+    """
+
+    def __init__(
+        self, before: bytes, behind: bytes, headers: list[tuple[bytes, bytes]], length_at: int, scope: dict[str, Any]
+    ) -> None:
+        self.method: str = scope["method"]
+        self.version: str = scope["http_version"]
+        self.said = Said()
+        self._before = before
+        self._behind = behind
+        self._headers = headers
+        self._length_at = length_at
+        self._scope = scope
+
+    def read(self, data: bytes) -> tuple[dict[str, Any], bytes] | None:
+        """The scope and the body of the one request that `data` is; None where it is another one, or less, or more."""
+        # Where something else stands before or behind it, the length has other bytes than a number.
+        length, behind, body = data.removeprefix(self._before).partition(self._behind)
+        if not behind or length != b"%d" % len(body):
+            return None
+        headers = self._headers.copy()
+        headers[self._length_at] = _LENGTH, length
+        return {**self._scope, "headers": headers}, body
+
+
+def head_of(data: bytes, headers: list[tuple[bytes, bytes]], scope: dict[str, Any]) -> Head | None:
+    """The head of the one request that `data` is, so that it is known again; None where it is more, or no such request.
+
+    `headers` and `scope` are what the last head in `data` was read as.
+    """
+    names = [name for name, _ in headers]
+    ends = data.find(_END) + len(_END)
+    if names.count(_LENGTH) != 1 or not _UNLIKE.isdisjoint(names) or ends > _MOST_BYTES:
+        return None
+    at = names.index(_LENGTH)
+    length = headers[at][1]
+    if not length.isdigit() or ends + int(length) != len(data):
+        return None
+    line = data[:ends].lower().find(_LINE)
+    # White space around a value is none of it.
+    begins = data.find(length, line + len(_LINE))
+    behind = begins + len(length)
+    if line < 0 or data[line + len(_LINE) : begins].strip(b" \t") or not data.startswith(b"\r\n", behind):
+        return None
+    return Head(data[:begins], data[behind:ends], headers, at, scope)
