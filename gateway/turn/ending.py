@@ -90,6 +90,7 @@ class Ending:
         if joinable is not None:
             await self.commit(turn, result, turn.usage)
         if sink is not None:
+            assert progress.stream is not None, "it is streamed"
             # With registry tools offered, the end of a round was held back; without, it went out as it came.
             await sink.finish(None if 0 in progress.stream.finished else result.finish_reason, turn.usage)
         if behind is not None:

@@ -34,7 +34,7 @@ from gateway.turn.progress import Progress
 from gateway.turn.reflecting import contents, reason_to_reflect
 from gateway.turn.round import CUT
 from gateway.turn.state import PLANNING, TERMINATED, State
-from gateway.turn.stream import Sink
+from gateway.turn.stream import Sink, StreamState
 from gateway.turn.tool_calls import ToolCalls
 from gateway.turn.undoing import Undoing
 
@@ -108,7 +108,7 @@ class TurnLoop:
 
     async def _taken(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """Take the turn to its end, whatever that leaves behind."""
-        progress = Progress(len(turn.messages), turn.messages)
+        progress = Progress(len(turn.messages), turn.messages, None if sink is None else StreamState())
         try:
             if (turn.goes_on or turn.request.approvals or turn.session is not None) and self._approving.carried(turn):
                 await self._approving.begin(turn, progress, self._undoing.after_decision)
@@ -259,7 +259,7 @@ class TurnLoop:
         if uncertain := [f"`{name}`" for name in sorted(started) if turn.offered[name].writes]:
             reason = f"{reason}; whether {', '.join(uncertain)} took effect is not known"
         progress.stopped = reason
-        if progress.stream.broken_off is not None:
+        if progress.stream is not None and progress.stream.broken_off is not None:
             progress.words.append(progress.stream.broken_off.text)
         progress.over = True
         try:

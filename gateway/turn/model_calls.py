@@ -44,36 +44,49 @@ class ModelCalls:
         self._continuity = continuity
         self._clock = clock
 
-    def next(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Coroutine[Any, Any, Round]:
+    def next(
+        self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState | None
+    ) -> Coroutine[Any, Any, Round]:
         """The turn's next answer: the one that is recorded of this round, else the model's.
+
+        Args:
+            turn: whose.
+            asked: what is asked.
+            sink: where the answer is streamed to, or None.
+            state: what is known of the stream so far; None without a sink.
 
         Raises:
             GatewayError: no backend answered, or the turn may not go on to a further round.
         """
         if turn.machine.rounds > 1 or turn.joinable is not None:
             return self._further(turn, asked, sink, state)
-        return self._ask(turn, asked) if sink is None else self._stream(turn, asked, sink, state)
+        if sink is None or state is None:
+            return self._ask(turn, asked)
+        return self._stream(turn, asked, sink, state)
 
-    async def _further(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Round:
+    async def _further(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState | None) -> Round:
         """A round that may be recorded already, has to be let on, or is to be recorded."""
         recorded = _recorded(turn)
         if recorded is not None:
             return await self._again(turn, asked, recorded, sink, state)
         if turn.permit is not None and turn.machine.rounds > 1:
             await turn.permit.next_round(asked.call.messages)
-        done = await (self._ask(turn, asked) if sink is None else self._stream(turn, asked, sink, state))
+        if sink is None or state is None:
+            done = await self._ask(turn, asked)
+        else:
+            done = await self._stream(turn, asked, sink, state)
         if turn.joinable is not None:
             noted = RecordedRound(done.message, done.finish_reason, done.usage if done.told_usage else None)
             self._joining.note_answer(turn.joinable, turn.machine.rounds, noted, turn.record.trace_id)
         return done
 
     async def _again(
-        self, turn: Turn, asked: Asking, recorded: RecordedRound, sink: Sink | None, state: StreamState
+        self, turn: Turn, asked: Asking, recorded: RecordedRound, sink: Sink | None, state: StreamState | None
     ) -> Round:
         """A round that an earlier attempt has been through: its client sees it, its model is not asked."""
         turn.record.emit("round.recorded", round=turn.machine.rounds, finish_reason=recorded.finish_reason)
         done = _round(asked, recorded.message, recorded.finish_reason, recorded.usage, recorded=recorded)
-        if sink is not None and not done.withheld:
+        if sink is not None and state is not None and not done.withheld:
             view = self._view(turn, state, guarded=True)
             if visible := view.feed([whole_chunk(recorded.message, recorded.finish_reason)]):
                 await sink.relay(visible)

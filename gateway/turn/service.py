@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,7 +31,7 @@ from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.offering import Offering
 from gateway.turn.permits import Permit, Permits
 from gateway.turn.pinned import Pin, read_pin, refuse_changed
-from gateway.turn.prepare import NO_WISHES, Wishes, prepare
+from gateway.turn.prepare import NO_WISHES, Preparing, Wishes
 from gateway.turn.scribing import Scribe
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
@@ -89,7 +88,7 @@ class Turns:
         self._loop = loop
         self._answers = answers
         self._permits = permits
-        self._prepare = partial(prepare, clock=clock, continuity=continuity, kept=kept, offering=offering or Offering())
+        self._preparing = Preparing(clock, continuity, kept, offering)
         self._scribe = scribe or Scribe()
         self._clock = clock
         self.continuity = continuity
@@ -146,7 +145,7 @@ class Turns:
         try:
             snapshot = lease.value
             if wishes is NO_WISHES and not snapshot.hooks.at_begin:
-                turn = await self._prepare(request, principal, wishes, snapshot, record)
+                turn = await self._preparing.turn(request, principal, wishes, snapshot, record)
             else:
                 turn = await self._prepared(request, principal, wishes, snapshot, record)
             turn.window = self._scribe.window(turn, wishes)
@@ -206,7 +205,7 @@ class Turns:
         try:
             if stay is not None:
                 request, wishes = stay.request, stay.wishes
-            begins = self._hooked if snapshot.hooks.on_request else self._prepare
+            begins = self._hooked if snapshot.hooks.on_request else self._preparing.turn
             begun = begins(request, principal, wishes, snapshot, record, pin)
             turn = await within(snapshot.turn_timeout_s, begun)
         except BaseException as error:
@@ -232,7 +231,7 @@ class Turns:
         changed = await snapshot.hooks.request(request, principal)
         if changed is not request:
             record.emit("hook.changed", hook="on_request")
-        return await self._prepare(changed, principal, wishes, snapshot, record, pin)
+        return await self._preparing.turn(changed, principal, wishes, snapshot, record, pin)
 
     def _run(self, turn: Turn, sink: Sink | None) -> Coroutine[Any, Any, TurnResult]:
         """The turn's answer: one that was kept for equal questions, or the loop's. Behind it, it is to be let out."""
