@@ -286,6 +286,8 @@ class Turn(msgspec.Struct, eq=False):
         """Forget this attempt: the turn is another's."""
         self.machine = Machine()
         self.joinable = None
+        # It was paid when this attempt was let out.
+        self.spent = []
 
     @property
     def answering(self) -> str:

@@ -151,7 +151,6 @@ class Turns:
             turn.window = self._scribe.window(turn, wishes)
             if turn.terms.recalls:
                 await self._scribe.recall(turn)
-            request = turn.request
             self.running[trace_id] = turn
             sink = begun(turn)
             if sink is not None and snapshot.hooks.on_answer:
@@ -341,7 +340,7 @@ def _summary(
         "status": status,
         "key": principal.key_id,
         "user": principal.user,
-        "stream": request.stream,
+        "stream": turn.request.stream,
         "seconds": seconds,
         "response_id": turn.answer_id,
         "model": decision.model,
