@@ -98,8 +98,9 @@ class ChatCompletions:
             # What a session goes on from is not in the request.
             kept = wishes.session is not None and snapshot.config.context.sessions.store
             request = decode_request(body, paired=not kept)
-            principal = for_user(principal, request.user)
-            if wants_background(request):
+            if request.user is not None:
+                principal = for_user(principal, request.user)
+            if "metadata" in request.fields and wants_background(request):
                 self._drain.refuse()
                 new = chat_run(request, body, principal, wishes, trace_id, self._clock.now(), origin)
                 refuse_hopeless(request, principal, snapshot)
@@ -165,7 +166,7 @@ class _Exchange:
             cycle.task.uncancel()
         finally:
             cycle.on_gone = None
-            if self._stream is not None:
+            if self._stream is not None and not self._stream.ended:
                 self._stream.close()
 
     async def _cut_off(self) -> None:

@@ -8,7 +8,7 @@ changes batches makes new ones, and those are not tapped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -85,7 +85,9 @@ class Tap:
         self._end = self._heard + most_s
         self.left_bytes = most_bytes
         # One chunk alone, as most come: what stands around its text, where in it that stands, and what sends it.
-        self._first, self._last, self._quoted = _UNKNOWN.first, _UNKNOWN.last, _UNKNOWN.quoted
+        self._first: bytes
+        self._last: bytes
+        self._quoted: slice
         self._blank = runs.blank
         self._send: Callable[[bytes], bool]
 
@@ -164,7 +166,4 @@ class Tapped(list[Chunk]):
     """Chunks that arrived together, of a stream that has a tap."""
 
     __slots__ = ("tap",)
-
-    def __init__(self, chunks: Iterable[Chunk], tap: Tap) -> None:
-        super().__init__(chunks)
-        self.tap = tap
+    tap: Tap

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import repeat
+from operator import and_
 from typing import Final
 
 import msgspec
@@ -17,11 +19,14 @@ from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, Form, Run
 _TEXT = re.compile(rb'"content":\s*"((?:[^"\\]|\\.)*+)"')
 _PADDING = re.compile(rb'"obfuscation":\s*"([A-Za-z0-9]*)"')
 
-# Chunks that are looked at as one run: of many with something else between them, each look would go through all that follow.
-_MOST: Final = 128
+# How many chunks are looked at as one run, and twice as many behind each run that was as long: of many with something else between
+# them, each look would go through all that follow.
+_REACH: Final = 128
+_FRAMING: Final = len(b"data: \n\n")
 
 decode_text = msgspec.json.Decoder(str).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
+_starts, _ends = bytes.startswith, bytes.endswith
 _encode = msgspec.json.Encoder().encode
 
 
@@ -38,13 +43,14 @@ class RunScanner:
         settled: whether it is known by now how such chunks look here, or that it will not be.
     """
 
-    __slots__ = ("_came", "_known", "_made", "blank", "settled")
+    __slots__ = ("_came", "_known", "_made", "_reach", "blank", "settled")
 
     def __init__(self, *, blank: bool = True) -> None:
         self.blank = blank
         self._came: Form | None = None
         self._made: Form  # known where the other is
         self._known = ChunkFields()
+        self._reach = _REACH
         self.settled = False
 
     @property
@@ -81,31 +87,57 @@ class RunScanner:
         form = self._came
         if form is None or not events.startswith(form.first) or not events.endswith(form.last):
             return None
-        if form.inner:
-            return self._read_padded(form, events[form.varies].split(form.between))
-        # Strings hold neither line breaks nor quotation marks: what can be read as one text each is one event each.
-        try:
-            if form.between not in events:
-                # One, as most come. Of one that is shorter than the form, whose two halves overlap in it, no string is left.
-                text = decode_text(events[form.quoted])
-                return Run(self._made, [events[form.varies]], text) if text or self.blank else None
-            spelled = events[form.varies].split(form.between)
-            texts = _texts(spelled)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        if len(events) < form.least + _FRAMING:
             return None
-        if len(texts) != len(spelled) or not (self.blank or all(texts)):
-            return None
-        return Run(self._made, spelled, "".join(texts))
+        return self._run(form, events[form.varies].split(form.between))
 
-    def _read_padded(self, form: Form, spelled: list[bytes]) -> Run | None:
-        inner = form.inner
-        said: list[bytes] = []
-        for each in spelled:
-            text, found, padding = each.partition(inner)
-            if not found or (padding and not padding.isalnum()):
-                return None
-            said.append(text)
-        # Of a text that holds what stands behind texts, half would be left here, and the quotation mark behind it is no end.
+    def scan(self, payloads: Sequence[bytes], start: int) -> tuple[Chunk, int] | None:
+        """The run that begins at `start`, of one chunk or more, and where it ends; None where none begins there."""
+        form = self._came
+        if form is None or not payloads[start].startswith(form.before):
+            return None
+        looked = payloads[start : start + self._reach]
+        fits = [*map(and_, map(_starts, looked, repeat(form.before)), map(_ends, looked, repeat(form.after)))]
+        if not all(fits):
+            looked = looked[: fits.index(False)]
+        run = self._cut(form, looked)
+        reach, self._reach = self._reach, _REACH
+        if run is None and len(looked) > 1:
+            # Something else stands between them; before it stands at least this one.
+            run = self._cut(form, looked[:1])
+        if run is None:
+            return None
+        known, made = self._known, run.form
+        said = [ChunkChoice(0, Delta(content=run.text))]
+        # For whoever looks at one chunk after the other, a run is one chunk that says all of it.
+        spelled, count = run.spelled[0], len(run.spelled)
+        if count == reach:
+            self._reach = 2 * reach
+        if count > 1:
+            padding = spelled[spelled.index(made.inner) :] if made.inner else b""
+            spelled = _encode(run.text)[1:-1] + padding
+        fields = ChunkFields(known.id, known.model, said, created=known.created)
+        return Chunk(made.before + spelled + made.after, fields, run), start + count
+
+    def _cut(self, form: Form, payloads: Sequence[bytes]) -> Run | None:
+        """The run that chunks are which begin and end as the form does."""
+        # Where the two halves of one that is shorter overlap, nothing is between them.
+        if not payloads or min(map(len, payloads)) < form.least:
+            return None
+        return self._run(form, [*map(form.cut, payloads)])
+
+    def _run(self, form: Form, spelled: list[bytes]) -> Run | None:
+        """The run of chunks of which this is what they have of their own: a text each, and what it is padded with."""
+        said = spelled
+        if form.inner:
+            said = []
+            for each in spelled:
+                text, found, padding = each.partition(form.inner)
+                if not found or (padding and not padding.isalnum()):
+                    return None
+                said.append(text)
+        # Strings hold neither line breaks nor quotation marks: what can be read as one text each is one chunk each. Of a text that
+        # holds what stands before the padding, half would be left here, and the quotation mark behind it is no end.
         try:
             texts = _texts(said)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -113,34 +145,6 @@ class RunScanner:
         if len(texts) != len(said) or not (self.blank or all(texts)):
             return None
         return Run(self._made, spelled if self._made is form else said, "".join(texts))
-
-    def scan(self, payloads: Sequence[bytes], start: int) -> tuple[Chunk, int] | None:
-        """The run that begins at `start`, of one chunk or more, and where it ends; None where none begins there."""
-        form = self._came
-        if form is None or not payloads[start].startswith(form.before):
-            return None
-        before, after = form.before, form.after
-        end = min(len(payloads), start + _MOST)
-        while not ((last := payloads[end - 1]).startswith(before) and last.endswith(after)):
-            end -= 1
-            if end == start:
-                return None
-        run = self.read(b"data: %b\n\n" % b"\n\ndata: ".join(payloads[start:end]))
-        if run is None and end > start + 1:
-            # Something else stands between them; before it stands at least this one.
-            end = start + 1
-            run = self.read(b"data: %b\n\n" % payloads[start])
-        if run is None or len(run.spelled) != end - start:
-            return None
-        known, made = self._known, run.form
-        said = [ChunkChoice(0, Delta(content=run.text))]
-        # For whoever looks at one chunk after the other, a run is one chunk that says all of it.
-        spelled = run.spelled[0]
-        if end > start + 1:
-            padding = spelled[spelled.index(made.inner) :] if made.inner else b""
-            spelled = _encode(run.text)[1:-1] + padding
-        fields = ChunkFields(known.id, known.model, said, created=known.created)
-        return Chunk(made.before + spelled + made.after, fields, run), end
 
 
 def _texts(spelled: list[bytes]) -> list[str]:

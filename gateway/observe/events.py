@@ -68,7 +68,7 @@ EventType = Literal[
 ]
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One thing that happened. `seq` counts from 0 within its trace, `at` is seconds since the epoch."""
 
     seq: int

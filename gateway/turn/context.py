@@ -134,6 +134,7 @@ class Turn(msgspec.Struct, eq=False):
         tells_tokens: whether log-probabilities are asked for, to see how sure the model is of its calls.
         goes_on: whether the model has answered in its conversation before.
         bare: whether it is known that no hidden rounds stand in its conversation.
+        gives_bare: whether that is known of its answer, too, and to be remembered once it is out.
         gone_away: whether its client has left.
         stay: its turn in a session that the gateway keeps, or None.
         changed: tools of a run that are others than when it began, and `gone` those that there are no more.
@@ -193,6 +194,7 @@ class Turn(msgspec.Struct, eq=False):
     on_failure: OnFailure = "keep"
     goes_on: bool = True
     bare: bool = False
+    gives_bare: bool = False
     gone_away: bool = False
     tells_tokens: bool = False
     window: TurnWindow | None = None
@@ -286,8 +288,6 @@ class Turn(msgspec.Struct, eq=False):
         """Forget this attempt: the turn is another's."""
         self.machine = Machine()
         self.joinable = None
-        # It was paid when this attempt was let out.
-        self.spent = []
 
     @property
     def answering(self) -> str:

@@ -22,7 +22,7 @@ from gateway.turn.state import TERMINATED
 from gateway.turn.stream import Sink
 
 
-class TurnResult(msgspec.Struct, frozen=True):
+class TurnResult(msgspec.Struct, frozen=True, gc=False):
     """How a turn ended.
 
     Attributes:
@@ -85,7 +85,7 @@ class Ending:
             self._continuity.keep_soon(behind)
             turn.record.emit("hidden.kept", messages=len(behind.hidden))
         elif bare and turn.snapshot.tools.specs:
-            self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, message)
+            turn.gives_bare = True
         turn.step(TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result
 

@@ -227,7 +227,7 @@ class Permits:
         """Let a turn out that has been let in: what it used is paid and written down, everything else is free again."""
         permit: Any = turn.permit  # its own `Permit`
         turn.permit = None
-        spent = turn.spent
+        spent, turn.spent = turn.spent, []
         if turn.record.failed_attempts:
             spent = [*spent, *_failed_attempts(turn)]
         prices = turn.snapshot.prices

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.chat.blocks import Message
 from gateway.chat.codecs.chat_completions import encode_messages
 from gateway.chat.normalise import read_answer, read_choices
 from gateway.chat.request import ChatRequest, tool_name_of
@@ -112,8 +113,8 @@ class Turns:
         """Run one turn, or join the one that this request repeats.
 
         `begun` is called once it is prepared and says where a streamed answer goes; `body` is the request as it came, `origin`
-        says where from. `deliver` gets the result as soon as there is one, before it is accounted for: nobody's answer waits for
-        its trace.
+        says where from. `deliver` gets the result as soon as there is one, before it is paid and accounted for: nobody's answer
+        waits for what is written down of it.
 
         Raises:
             GatewayError: the turn failed or was refused.
@@ -160,11 +161,11 @@ class Turns:
             try:
                 result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
                 answered = True
+                ended = self._clock.monotonic()
+                if deliver is not None:
+                    await deliver(result)
             finally:
                 self._let_out(turn, answered)
-            ended = self._clock.monotonic()
-            if deliver is not None:
-                await deliver(result)
         except asyncio.CancelledError:
             record.add("turn.cancelled", _summary(request, principal, turn, self._clock.monotonic() - started, 499))
             raise
@@ -181,8 +182,7 @@ class Turns:
             summary = _summary(request, principal, turn, ended - started, 200)
             summary["finish_reason"] = result.finish_reason
             record.add("turn.finished", summary)
-            if turn.terms.looks_back and turn.window is not None:
-                self._scribe.behind(turn, result.message)
+            self._remember(turn, result.message)
         finally:
             if turn is not None and turn.stay is not None:
                 turn.stay.leave(None)
@@ -256,6 +256,13 @@ class Turns:
         if turn.stay is not None:
             turn.stay.leave(turn.record)
         self._permits.leave(turn, ok=answered)
+
+    def _remember(self, turn: Turn, answer: Message) -> None:
+        """The answer is out: keep in mind what only the turns behind it want to know."""
+        if turn.gives_bare:
+            self.continuity.bare(turn.record.owner, turn.session, turn.request.messages, answer)
+        if turn.terms.looks_back and turn.window is not None:
+            self._scribe.behind(turn, answer)
 
     async def _joined(self, turn: Turn, wishes: Wishes, sink: Sink | None, body: bytes) -> TurnResult:
         """The turn's answer, this attempt's or another's."""

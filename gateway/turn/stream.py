@@ -179,11 +179,11 @@ class StreamedRound:
             if (
                 len(choices) == 1
                 and delta is not None
+                and delta.role is None
                 and choice.finish_reason is None
                 and chunk.fields.usage is None
                 and delta.tool_calls is None
                 and delta.function_call is None
-                and delta.role is None
                 and 0 in state.roles
                 and not choice.index
             ):

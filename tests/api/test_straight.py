@@ -117,6 +117,30 @@ async def test_bytes_and_trace_are_those_of_a_stream_that_is_read(
         assert (await told(on, trace))["content"] == 'the \u00e9 " \\ end of it'
 
 
+async def test_end_is_sent_though_nothing_follows_it(tmp_path: Path, passed: list[int]) -> None:
+    reply = stream(*slowly(*words("some words and an end"), f("stop")), Stall(), u(1, 2), DONE)
+    async with ScriptedUpstream(reply) as upstream, serving(tmp_path, config(upstream)) as on:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(on.url.rpartition(":")[2]))
+        body = json.dumps(HI).encode()
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
+        got = b""
+        async with asyncio.timeout(5):
+            await upstream.stalled()
+            while b'"finish_reason": "stop"' not in got:
+                got += await reader.read(1 << 16)
+            assert passed
+            assert b"[DONE]" not in got
+            upstream.release()
+            while not got.endswith(b"0\r\n\r\n"):
+                got += await reader.read(1 << 16)
+        writer.close()
+        said = unframed(got.partition(b"\r\n\r\n")[2])
+        assert said.count(b'"finish_reason": "stop"') == 1
+        assert said.endswith(b"data: [DONE]\n\n")
+
+
 async def test_percent_signs_around_a_text_are_what_they_are(tmp_path: Path, passed: list[int]) -> None:
     said: list[Frame] = []
     for each in (*words("10 %d of %% it"), f("stop"), DONE):

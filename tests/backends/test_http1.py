@@ -163,15 +163,76 @@ def test_only_what_is_whole_and_not_encoded_is_had_at_once(
 @_LOOPS
 def test_connection_that_may_not_be_kept_is_not(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     closing = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello"
-    server = Server(closing, _OK + b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nforeign", _OK)
+    another = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nforeign"
+    informed = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+    server = Server(closing, _OK + another, _OK + b"HTTP/1.1 2", informed + _OK + another[:40], informed + _OK, _OK)
 
     async def work() -> None:
         async with asking(server.talk) as client:
-            for _ in range(3):
+            for _ in range(6):
                 assert await whole(client) == (200, b"hello")
 
     run(make_loop, work())
-    assert server.connections == 3
+    assert server.connections == 5
+
+
+@_LOOPS
+def test_headers_of_what_follows_an_answer_are_not_its_own(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    another = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 7\r\n\r\nforeign"
+
+    async def work() -> None:
+        async with asking(Server(_OK + another).talk) as client:
+            response = await client.post(b"", (b"body",), asyncio.get_running_loop().time() + 20)
+            assert (response.headers, response.at_once()) == ({b"content-length": b"5"}, b"hello")
+            response.give_back()
+            response.give_back()
+            assert client.idle == []
+
+    run(make_loop, work())
+
+
+@_LOOPS
+def test_connection_that_the_server_closed_is_not_asked_over(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    server = Server(_OK, _OK, hang_up=True)
+
+    async def work() -> None:
+        async with asking(server.talk) as client:
+            for _ in range(2):
+                assert await whole(client) == (200, b"hello")
+                while client.idle:
+                    await asyncio.sleep(0.001)
+
+    run(make_loop, work())
+    assert server.connections == 2
+
+
+@_LOOPS
+def test_connection_that_nobody_uses_is_closed(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http1, "_LOOKED_S", 0.01)
+    server = Server(_OK, _OK, _OK)
+
+    async def work() -> None:
+        async with asking(server.talk) as client:
+            assert await whole(client) == (200, b"hello")
+            (first,) = client.idle
+            while first.unused_looks < 3:
+                await asyncio.sleep(0.001)
+            assert await whole(client) == (200, b"hello")
+            assert (client.idle, first.unused_looks) == ([first], 0)
+            while client.idle:
+                await asyncio.sleep(0.001)
+            assert not first.usable
+            assert await whole(client) == (200, b"hello")
+            assert client.idle != [first]
+
+    run(make_loop, work())
+    assert server.connections == 2
 
 
 @_LOOPS
@@ -225,6 +286,16 @@ def test_what_is_no_whole_answer_is_an_error(
         async with asking(Server(answer, hang_up=True).talk) as client:
             with pytest.raises(expected):
                 await whole(client)
+
+    run(make_loop, work())
+
+
+@_LOOPS
+def test_where_there_is_no_head_there_is_no_answer(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def work() -> None:
+        async with asking(Server(b"HTTP/1.1 200 OK\r\ncontent-le", hang_up=True).talk) as client:
+            with pytest.raises(Disconnected):
+                await client.post(b"", (b"body",), asyncio.get_running_loop().time() + 20)
 
     run(make_loop, work())
 
@@ -410,8 +481,8 @@ def test_head_is_refused_that_would_say_more_than_it_should() -> None:
 
 def test_user_of_the_address_is_sent_unless_a_key_is() -> None:
     url = URL("http://me:secret@127.0.0.1:1/")
-    assert b"authorization: Basic bWU6c2VjcmV0\r\n" in Http1(url, {})._head
-    assert b"Basic" not in Http1(url, {"authorization": "Bearer x"})._head
+    assert b"authorization: Basic bWU6c2VjcmV0\r\n" in Http1(url, {}).head
+    assert b"Basic" not in Http1(url, {"authorization": "Bearer x"}).head
 
 
 def _certificate(name: str) -> bytes:

@@ -127,7 +127,7 @@ async def connected(dialect: str, **config: Any) -> AsyncGenerator[tuple[NativeB
     connection = Connection(server, asyncio.get_running_loop())
     wire = Wire()
     connection.connection_made(wire)
-    server.keep(connection)
+    server.idle.append(connection)
     try:
         yield backend, connection, wire
     finally:

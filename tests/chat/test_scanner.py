@@ -122,10 +122,11 @@ def test_empty_text_ends_a_run_where_it_has_to_be_left_out() -> None:
     assert runs(blank=False).scan([streamed("")], 0) is None
 
 
+@pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("between", [streamed(""), streamed("b").replace(b'"index": 0', b'"index": 1')])
-def test_looking_at_many_with_others_between_takes_no_longer_for_each(between: bytes) -> None:
-    payloads = [streamed(f"word {at} ") for at in range(8000)]
-    payloads[5001:-1:3] = [between] * len(payloads[5001:-1:3])
+def test_looking_at_many_with_others_between_takes_no_longer_for_each(between: bytes, every: int) -> None:
+    payloads = [streamed(f"word {at} ") for at in range(40_000)]
+    payloads[20_001:-1:every] = [between] * len(payloads[20_001:-1:every])
     scanner = runs(blank=False)
     began, at, read = time.process_time(), 0, 0
     while at < len(payloads):
@@ -134,6 +135,18 @@ def test_looking_at_many_with_others_between_takes_no_longer_for_each(between: b
     assert read == sum(payload is not between for payload in payloads)
     # Half a minute, where each look goes through all that follow.
     assert time.process_time() - began < 4
+
+
+def test_long_run_is_read_in_ever_larger_pieces_and_keeps_every_byte() -> None:
+    payloads = [streamed(f"word {at} ") for at in range(2000)]
+    scanner, at, found = runs(), 0, []
+    while at < len(payloads):
+        run = scanner.scan(payloads, at)
+        assert run is not None
+        found.append(run[0])
+        at = run[1]
+    assert [payload for chunk in found for payload in chunk.payloads] == payloads
+    assert [len(chunk.payloads) for chunk in found] == [128, 256, 512, 1024, 80]
 
 
 @pytest.mark.parametrize("beside", [{"role": "assistant"}, {"tool_calls": []}, {"reasoning": "x"}])

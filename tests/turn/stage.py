@@ -107,7 +107,10 @@ class Stage:
         assert not isinstance(entered, Replay)
         turn.joinable = entered
         try:
-            return await self.loop.run(turn, self.sink if streamed else None)
+            result = await self.loop.run(turn, self.sink if streamed else None)
+            if turn.gives_bare:
+                self.continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
+            return result
         finally:
             self.joining.leave(entered)
 

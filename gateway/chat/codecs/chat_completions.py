@@ -52,24 +52,24 @@ _OPTIONS = frozenset(
 _READ = frozenset({"stream", "tools", "tool_choice", "parallel_tool_calls", "n"})
 
 
-class _Function(msgspec.Struct):
+class _Function(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
-class _Custom(msgspec.Struct):
+class _Custom(msgspec.Struct, gc=False):
     name: str
     input: str = ""
 
 
-class _Call(msgspec.Struct):
+class _Call(msgspec.Struct, gc=False):
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
     custom: _Custom | None = None
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     role: str
     content: str | list[dict[str, Any]] | msgspec.UnsetType | None = msgspec.UNSET
     name: str | None = None
@@ -91,11 +91,11 @@ _NOTHING_BESIDE: Final = (None, None, None, None)
 _TEXTS: Final = {str}
 
 
-class _StreamOptions(msgspec.Struct):
+class _StreamOptions(msgspec.Struct, gc=False):
     include_usage: bool | None = None
 
 
-class _Asked(msgspec.Struct):
+class _Asked(msgspec.Struct, gc=False):
     """What is read of every request, in one go."""
 
     model: str | None = None
@@ -108,11 +108,11 @@ class _Asked(msgspec.Struct):
     user: str | None = None
 
 
-class _Named(msgspec.Struct):
+class _Named(msgspec.Struct, gc=False):
     name: str | None = None
 
 
-class _Tool(msgspec.Struct):
+class _Tool(msgspec.Struct, gc=False):
     type: str | None = None
     function: _Named | None = None
     custom: _Named | None = None
@@ -196,8 +196,8 @@ def _request(top: dict[str, msgspec.Raw], asked: _Asked, *, paired: bool) -> Cha
     return ChatRequest(
         asked.model,
         messages,
-        bool(asked.stream),
-        stream_options is not None and bool(stream_options.include_usage),
+        asked.stream is True,
+        stream_options is not None and stream_options.include_usage is True,
         tools,
         choice,
         asked.parallel_tool_calls,
