@@ -7,7 +7,6 @@ know what follows from an answer: that is the loop's.
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from gateway.approvals.confidence import Token, tokens_in
@@ -114,29 +113,30 @@ class ModelCalls:
         return done
 
     async def _stream(self, turn: Turn, asked: Asking, sink: Sink, state: StreamState) -> Round:
-        pool, call = asked.pool, asked.call
+        pool, call, record = asked.pool, asked.call, turn.record
+        name = pool.name
         before = state.copy() if asked.held else None
         held: list[Chunk] = []
         view = self._view(turn, state)
         sent = False
         tokens = _Tokens(wanted=turn.tells_tokens)
         attempt = 0
-        prefer = turn.stays.get(pool.name)
-        turn.record.add("round.started", {"round": turn.machine.rounds, "model": pool.name, "backend": prefer})
+        prefer = turn.stays.get(name)
+        record.add("round.started", {"round": turn.machine.rounds, "model": name, "backend": prefer})
         started = self._clock.monotonic()
         waited = 0.0
         first: float | None = None
         wanted = started
         stream = pool.stream(
             call,
-            turn.record,
+            record,
             prefer,
             fallbacks=turn.fallbacks,
             seen=(lambda: sent) if turn.offered or asked.held else None,
         )
         try:
-            async with aclosing(stream) as batches:
-                async for batch in batches:
+            try:
+                async for batch in stream:
                     arrived = self._clock.monotonic()
                     waited += arrived - wanted
                     if batch.attempt != attempt:
@@ -146,7 +146,7 @@ class ModelCalls:
                             state.restore(before)
                         first = arrived - started
                         attempt = batch.attempt
-                        turn.answered_from(pool.name, batch.backend, batch.model)
+                        turn.answered_from(name, batch.backend, batch.model)
                         if turn.first_token_s is None:
                             turn.first_token_s = first
                     if turn.offered and turn.client_tools and (ids := call_ids(batch.chunks)):
@@ -161,6 +161,8 @@ class ModelCalls:
                         held.clear()
                         _let_through(turn, asked, batch.tap, sink, view)
                     wanted = self._clock.monotonic()
+            finally:  # what `aclosing` does, without coroutines of its own
+                await stream.aclose()
         except BaseException:
             # Whatever ends the round: what the client has got of it was paid for.
             if sent:
@@ -170,7 +172,8 @@ class ModelCalls:
         finally:
             turn.upstream_s += waited
         choices = view.choices() if turn.request.n > 1 else ()
-        done = _round(asked, view.message(), view.finish_reason, view.usage, choices=choices, tokens=tokens.said)
+        said = tuple(tokens.said)
+        done = _round(asked, view.message(), view.finish_reason, view.usage, choices=choices, tokens=said)
         if done.withheld:
             state.restore(before)
         elif held:
@@ -246,7 +249,7 @@ def _round(
     *,
     recorded: RecordedRound | None = None,
     choices: tuple[Choice, ...] = (),
-    tokens: Sequence[Token] = (),
+    tokens: tuple[Token, ...] = (),
 ) -> Round:
     spent = usage or _estimate(asked.call, message)
     withheld = asked.held and not _counts(message, finish_reason)
@@ -260,7 +263,7 @@ def _round(
         recorded,
         choices,
         withheld,
-        tuple(tokens) if tokens else (),
+        tokens,
     )
 
 
