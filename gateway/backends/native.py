@@ -163,8 +163,8 @@ class NativeBackend:
         if config.base_url is not None and config.provider == "openai":
             default_dialect = "compatible"  # OpenAI's protocol at another address: only its owner can vouch for it
         self._exact = (config.dialect or default_dialect) == "openai"
-        self._opening = _opening(config.model)
-        self._wildcard = config.model if config.model and "*" in config.model else None
+        # How each request begins; None where its model has to be put in the place of a wildcard.
+        self._opening = None if config.model and "*" in config.model else _opening(config.model)
         self._dropped = frozenset(config.drop_params)
         self._names = {**_RENAMED.get(config.provider, {}), **config.map_params}
         params = {name: msgspec.Raw(_encode(value)) for name, value in config.params.items()}
@@ -482,7 +482,7 @@ class NativeBackend:
 
     def _request(self, call: ModelCall, *, stream: bool) -> tuple[bytes, list[bytes]]:
         """What is sent: the headers that are this call's own, and the body in pieces."""
-        opening = self._opening if self._wildcard is None else _opening(self._wildcard.replace("*", call.wanted))
+        opening = self._opening or _opening((self._config.model or "").replace("*", call.wanted))
         if (field := self._reasoning) is None:
             messages = b",".join(encode_messages(call.messages))
         else:
