@@ -235,8 +235,6 @@ class Preparing:
         if request.n > 1:
             fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
         limit_s = snapshot.turn_timeout_s
-        if wishes.deadline_s is not None:
-            limit_s = min(limit_s, wishes.deadline_s)
         # Of what counts for more than thirty here, a name for two, Python makes a dict first.
         turn = Turn(
             record,
@@ -279,6 +277,9 @@ def _heed(wishes: Wishes, turn: Turn) -> None:
     turn.session = wishes.session
     turn.headers = wishes.headers
     turn.fallbacks = wishes.fallbacks
+    if wishes.deadline_s is not None and wishes.deadline_s < turn.limit_s:
+        turn.deadline += wishes.deadline_s - turn.limit_s
+        turn.limit_s = wishes.deadline_s
     if wishes.durable:
         turn.on_failure = turn.terms.on_failure_of_runs
 

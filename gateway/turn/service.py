@@ -188,7 +188,8 @@ class Turns:
                 turn.stay.leave(None)
             self.running.pop(trace_id, None)
             self._versions.release(lease)
-            self._tell(record)
+            for finished in self._finished:
+                finished(record)
         return result
 
     async def _prepared(
