@@ -14,10 +14,10 @@ from typing import Protocol
 import msgspec
 
 from gateway.chat.chunk import Chunk, Form, Run
-from gateway.chat.scanner import RunScanner, decode_text
+from gateway.chat.scanner import Events, RunScanner, decode_text
 
 # Before anything is known: no JSON holds this byte.
-_UNKNOWN = Form(b"\0", b"\0")
+_UNKNOWN = Events(Form(b"\0", b"\0"))
 
 
 class Straight(Protocol):
@@ -119,12 +119,10 @@ class Tap:
 
     def ready(self) -> Tap:
         """This tap, as it is needed now that the stream waits: what was read last may have changed how text looks."""
-        forms = self._runs.forms
-        send = None if forms is None else self._straight.texts(forms[1])
-        form = _UNKNOWN
-        if forms is not None and send is not None:
-            form, self._send = forms[0], send
-        self._first, self._last, self._quoted = form.first, form.last, form.quoted
+        known, alone = _UNKNOWN, self._runs.alone
+        if alone is not None and (send := self._straight.texts(alone[1])) is not None:
+            known, self._send = alone[0], send
+        self._first, self._last, self._quoted = known.first, known.last, known.quoted
         return self
 
     def takes(self, pieces: list[bytes]) -> bool:

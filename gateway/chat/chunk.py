@@ -6,8 +6,7 @@ as objects) is read, not refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -84,38 +83,20 @@ class ChunkFields(msgspec.Struct):
         return isinstance(self.message, str) or isinstance(self.detail, (str, list))
 
 
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """What chunks have in common that bring nothing but more text of the only choice: the bytes around the text.
 
     Some servers pad each chunk, so that its size does not tell the text's; what stands between text and padding is common too.
 
     Attributes:
         before: up to the text, its quotation mark included.
+        after: what stands behind text and padding.
         inner: from the text's other quotation mark on up to the padding; empty where there is none.
-        after: what stands behind both.
-        first: what stands before the text of the first of several events.
-        between: what stands between two.
-        last: what stands behind the last.
-        least: the size of one without a text.
-        cut: takes of a chunk what it has of its own.
-        varies: where that stands in an event, or all of it in several.
-        quoted: the same with a quotation mark on both sides, where nothing is padded.
     """
 
-    __slots__ = ("after", "before", "between", "cut", "first", "inner", "last", "least", "quoted", "varies")
-
-    def __init__(self, before: bytes, after: bytes, inner: bytes = b"") -> None:
-        self.before = before
-        self.inner = inner
-        self.after = after
-        self.first = b"data: " + before
-        self.last = after + b"\n\n"
-        self.between = self.last + self.first
-        self.least = len(before) + len(inner) + len(after)
-        self.cut: Callable[[bytes], bytes] = itemgetter(slice(len(before), -len(after)))
-        begins, ends = len(self.first), -len(self.last)
-        self.varies = slice(begins, ends)
-        self.quoted = slice(begins - 1, ends + 1)
+    before: bytes
+    after: bytes
+    inner: bytes = b""
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ all of them, so that only the text has to be read.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
-from operator import and_
+from operator import and_, itemgetter
 from typing import Final
 
 import msgspec
@@ -22,12 +22,35 @@ _PADDING = re.compile(rb'"obfuscation":\s*"([A-Za-z0-9]*)"')
 # How many chunks are looked at as one run, and twice as many behind each run that was as long: of many with something else between
 # them, each look would go through all that follow.
 _REACH: Final = 128
-_FRAMING: Final = len(b"data: \n\n")
 
 decode_text = msgspec.json.Decoder(str).decode
 _decode_texts = msgspec.json.Decoder(list[str]).decode
 _starts, _ends = bytes.startswith, bytes.endswith
 _encode = msgspec.json.Encoder().encode
+
+
+class Events:
+    """How whole events of one line each stand in what arrives, each a chunk of one form.
+
+    Attributes:
+        first: what stands before the text of the first.
+        between: what stands between two.
+        last: what stands behind the last.
+        least: the size of one without a text.
+        varies: where everything stands that differs.
+        quoted: the same with a quotation mark on both sides, where nothing is padded.
+    """
+
+    __slots__ = ("between", "first", "last", "least", "quoted", "varies")
+
+    def __init__(self, form: Form) -> None:
+        self.first = b"data: " + form.before
+        self.last = form.after + b"\n\n"
+        self.between = self.last + self.first
+        begins, ends = len(self.first), len(self.last)
+        self.least = begins + len(form.inner) + ends
+        self.varies = slice(begins, -ends)
+        self.quoted = slice(begins - 1, 1 - ends)
 
 
 class RunScanner:
@@ -43,21 +66,26 @@ class RunScanner:
         settled: whether it is known by now how such chunks look here, or that it will not be.
     """
 
-    __slots__ = ("_came", "_known", "_made", "_reach", "blank", "settled")
+    __slots__ = ("_came", "_cut", "_events", "_known", "_least", "_made", "_reach", "blank", "settled")
 
     def __init__(self, *, blank: bool = True) -> None:
         self.blank = blank
         self._came: Form | None = None
-        self._made: Form  # known where the other is
+        # Known where that is: what stands for it, how large it is without a text, what takes of a chunk what it has of its own.
+        self._made: Form
+        self._least: int
+        self._cut: Callable[[bytes], bytes]
+        # Found out once it is asked for.
+        self._events: Events | None = None
         self._known = ChunkFields()
         self._reach = _REACH
         self.settled = False
 
     @property
-    def forms(self) -> tuple[Form, Form] | None:
+    def alone(self) -> tuple[Events, Form] | None:
         """How a chunk that says text comes, and what stands for it on the other side; None where unknown, or where it is padded."""
         came = self._came
-        return None if came is None or came.inner else (came, self._made)
+        return None if came is None or came.inner else (self._events_of(came), self._made)
 
     def learn(self, chunk: Chunk) -> None:
         """Take a chunk as the form to recognise, if it says text and nothing else."""
@@ -79,17 +107,25 @@ class RunScanner:
         shown = form if came is made.data else form_of(made.data)
         self._came = None
         if form is not None and shown is not None and (shown is form or not shown.inner):
-            self._came, self._made = form, shown
+            self._came, self._made, self._events = form, shown, None
+            begins, ends = len(form.before), len(form.after)
+            self._least = begins + len(form.inner) + ends
+            self._cut = itemgetter(slice(begins, -ends))
         self._known = made.fields
 
     def read(self, events: bytes) -> Run | None:
         """The run that these bytes are; None where they are anything but whole events of the form, one line each."""
-        form = self._came
-        if form is None or not events.startswith(form.first) or not events.endswith(form.last):
+        if self._came is None:
             return None
-        if len(events) < form.least + _FRAMING:
+        known = self._events_of(self._came)
+        if not events.startswith(known.first) or not events.endswith(known.last) or len(events) < known.least:
             return None
-        return self._run(form, events[form.varies].split(form.between))
+        return self._run(self._came, events[known.varies].split(known.between))
+
+    def _events_of(self, form: Form) -> Events:
+        if self._events is None:
+            self._events = Events(form)
+        return self._events
 
     def scan(self, payloads: Sequence[bytes], start: int) -> tuple[Chunk, int] | None:
         """The run that begins at `start`, of one chunk or more, and where it ends; None where none begins there."""
@@ -100,11 +136,11 @@ class RunScanner:
         fits = [*map(and_, map(_starts, looked, repeat(form.before)), map(_ends, looked, repeat(form.after)))]
         if not all(fits):
             looked = looked[: fits.index(False)]
-        run = self._cut(form, looked)
+        run = self._of(form, looked)
         reach, self._reach = self._reach, _REACH
         if run is None and len(looked) > 1:
             # Something else stands between them; before it stands at least this one.
-            run = self._cut(form, looked[:1])
+            run = self._of(form, looked[:1])
         if run is None:
             return None
         known, made = self._known, run.form
@@ -119,12 +155,12 @@ class RunScanner:
         fields = ChunkFields(known.id, known.model, said, created=known.created)
         return Chunk(made.before + spelled + made.after, fields, run), start + count
 
-    def _cut(self, form: Form, payloads: Sequence[bytes]) -> Run | None:
+    def _of(self, form: Form, payloads: Sequence[bytes]) -> Run | None:
         """The run that chunks are which begin and end as the form does."""
         # Where the two halves of one that is shorter overlap, nothing is between them.
-        if not payloads or min(map(len, payloads)) < form.least:
+        if not payloads or min(map(len, payloads)) < self._least:
             return None
-        return self._run(form, [*map(form.cut, payloads)])
+        return self._run(form, [*map(self._cut, payloads)])
 
     def _run(self, form: Form, spelled: list[bytes]) -> Run | None:
         """The run of chunks of which this is what they have of their own: a text each, and what it is padded with."""

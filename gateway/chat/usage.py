@@ -110,8 +110,8 @@ class WireUsage(msgspec.Struct):
 
     def usage(self) -> Usage:
         """The same as whole numbers, never negative."""
-        asked, answered = self._prompt, self._completion
-        if asked is None:
+        asked, answered = self.prompt_tokens, self._completion
+        if asked is None and (asked := self.input_tokens) is None:
             asked = (self.total_tokens or 0) - (answered or 0)
         prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
         if prompt is None and completion is None and self.cached_tokens is None:
