@@ -232,6 +232,10 @@ class NativeBackend:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
+        request = self._request(call, stream=True)
+        idle = self._server.idle
+        # At once where a connection is kept: what is made for the answer is made while the request is on its way.
+        sent = idle.pop().ask(*request) if idle else None
         reading = _Reading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
         now = asyncio.get_running_loop().time
         idle_s = self._config.idle_timeout_s
@@ -240,7 +244,7 @@ class NativeBackend:
         response: Response | None = None
         tapped = False
         try:
-            response = await self._begin_stream(call, first_by)
+            response = await self._begin_stream(call, request, sent, first_by)
             content = await self._stream_of(response, call, first_by)
             while not reading.over:
                 tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
@@ -349,10 +353,14 @@ class NativeBackend:
         except AnswerTooLarge as error:
             raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
 
-    async def _begin_stream(self, call: ModelCall, until: float) -> Response:
-        """Ask for a stream; the response, once it is clear that it is no refusal."""
+    async def _begin_stream(
+        self, call: ModelCall, request: tuple[bytes, list[bytes]], sent: Response | None, until: float
+    ) -> Response:
+        """Ask for a stream, where that is not `sent` yet; the response, once it is clear that it is no refusal."""
         asked, reasoning = self._asks_usage, self._reasoning
-        response = await self._server.post(*self._request(call, stream=True), until)
+        if sent is None:
+            sent = (await self._server.connected(until)).ask(*request)
+        response = await self._server.begun(sent, until)
         if response.status >= 300:
             response = await self._again(response, call, until, reasoning, stream=True, asked=asked)
         return response

@@ -14,21 +14,21 @@ import msgspec
 from gateway.chat.usage import WireUsage
 
 
-class FunctionDelta(msgspec.Struct):
+class FunctionDelta(msgspec.Struct, gc=False):
     """A fragment of a call. `arguments` may come whole, as an object."""
 
     name: str | None = None
     arguments: str | dict[str, Any] | list[Any] | None = None
 
 
-class CustomDelta(msgspec.Struct):
+class CustomDelta(msgspec.Struct, gc=False):
     """A fragment of a call of a custom tool, whose input is free text."""
 
     name: str | None = None
     input: str | None = None
 
 
-class ToolCallDelta(msgspec.Struct):
+class ToolCallDelta(msgspec.Struct, gc=False):
     """A fragment of one of the calls of an answer; `index` says of which, where the server says it."""
 
     index: int | None = None
@@ -38,7 +38,7 @@ class ToolCallDelta(msgspec.Struct):
     custom: CustomDelta | None = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     """What is new. Fields the gateway does not act upon stay in the chunk's `data`."""
 
     role: str | None = None
@@ -50,7 +50,7 @@ class Delta(msgspec.Struct):
     function_call: FunctionDelta | None = None
 
 
-class ChunkChoice(msgspec.Struct):
+class ChunkChoice(msgspec.Struct, gc=False):
     """One of the answers being streamed; `n > 1` makes several."""
 
     index: int | None = None
@@ -58,7 +58,7 @@ class ChunkChoice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class ChunkFields(msgspec.Struct):
+class ChunkFields(msgspec.Struct, gc=False):
     """What the gateway reads of a chunk."""
 
     id: str | None = None
@@ -104,7 +104,7 @@ class Form(msgspec.Struct, frozen=True):
     name: TextName = "content"
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """Chunks of one form that arrived together: what each has of its own, as it stands there, and all their texts read and joined."""
 
     form: Form
@@ -112,7 +112,7 @@ class Run(msgspec.Struct, frozen=True):
     text: str
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     """One chunk: the JSON as it came, and what was read of it.
 
     Or a run of chunks as if it were one that says all their texts: so it is read, and so it stands in `data`. `singles` and
