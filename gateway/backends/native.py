@@ -68,6 +68,9 @@ _USAGE_WORDS = (b"stream_options", b"include_usage")
 # How a stream begins, whatever its content type says.
 _EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
+# Chunks that are read one by one before it is looked how they look.
+_FEW: Final = 2
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -112,21 +115,24 @@ class _Reading:
         chunks: list[Chunk] = []
         ends: list[ChunkChoice] = []
         start, size = 0, len(payloads)
+        few = _FEW
         while start < size:
             if (found := runs.scan(payloads, start)) is not None:
                 run, start = found
                 chunks.append(run)
+                few = _FEW
                 continue
-            settled = runs.settled
-            # Until it is known how text looks here, few at a time: most begin with a role and a text.
-            read = _sound(payloads[start:] if settled else payloads[start : start + 2], ends)
+            # What comes next may show how text looks here: most begin with a role and a text. Where it does not, ever more are read at once.
+            read = _sound(payloads[start : start + few], ends)
             if not read:
                 return []
             chunks += read
             start += len(read)
+            few *= 4
             # Of servers that tell each second apart, the form is what it was last.
-            runs.learn(read[-1])
-            if not settled and runs.settled and (found := runs.scan(payloads, start - 1)) is not None:
+            if runs.learn(read[-1]) and (found := runs.scan(payloads, start - 1)) is not None:
+                if found[1] > start:
+                    few = _FEW
                 chunks[-1], start = found
         self.begun = self.begun or any(chunk.fields.choices for chunk in chunks)
         if ends:

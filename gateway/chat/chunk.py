@@ -7,7 +7,7 @@ as objects) is read, not refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -83,8 +83,11 @@ class ChunkFields(msgspec.Struct, gc=False):
         return isinstance(self.message, str) or isinstance(self.detail, (str, list))
 
 
+TextName = Literal["content", "reasoning_content", "reasoning"]
+
+
 class Form(msgspec.Struct, frozen=True):
-    """What chunks have in common that bring nothing but more text of the only choice: the bytes around the text.
+    """What chunks have in common that bring nothing but more text of the only choice, or more of its thoughts: the bytes around it.
 
     Some servers pad each chunk, so that its size does not tell the text's; what stands between text and padding is common too.
 
@@ -92,11 +95,13 @@ class Form(msgspec.Struct, frozen=True):
         before: up to the text, its quotation mark included.
         after: what stands behind text and padding.
         inner: from the text's other quotation mark on up to the padding; empty where there is none.
+        name: the delta's field that the text is in.
     """
 
     before: bytes
     after: bytes
     inner: bytes = b""
+    name: TextName = "content"
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):

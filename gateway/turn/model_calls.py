@@ -278,8 +278,8 @@ def _let_through(turn: Turn, asked: Asking, tap: Tap | None, sink: Sink, view: S
     """Something of the answer was sent, so no other attempt follows: what only brings more text need not come by here."""
     if tap is None or tap.is_open or asked.held or turn.tells_tokens:
         return
-    if (straight := sink.straight()) is not None and (note := view.straight()) is not None:
-        tap.open(straight, note)
+    if (straight := sink.straight()) is not None and (notes := view.straight()) is not None:
+        tap.open(straight, notes)
 
 
 def _recorded(turn: Turn) -> RecordedRound | None:
