@@ -442,9 +442,12 @@ class Http1:
             HttpFailed: no answer.
         """
         connection = self.idle.pop() if self.idle else await self.connected(until)
-        response = connection.ask(head, body)
+        return await self.begun(connection.ask(head, body), until)
+
+    async def begun(self, response: Response, until: float) -> Response:
+        """The answer that was asked for, once its head has come. See `post`."""
         try:
-            await connection.wait(response, until)
+            await response.connection.wait(response, until)
             if not response.status and response.error is not None:
                 raise response.error
         except BaseException:
