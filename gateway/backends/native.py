@@ -354,7 +354,7 @@ class NativeBackend:
             raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
 
     async def _begin_stream(
-        self, call: ModelCall, request: tuple[bytes, list[bytes]], sent: Response | None, until: float
+        self, call: ModelCall, request: tuple[bytes, bytes], sent: Response | None, until: float
     ) -> Response:
         """Ask for a stream, where that is not `sent` yet; the response, once it is clear that it is no refusal."""
         asked, reasoning = self._asks_usage, self._reasoning
