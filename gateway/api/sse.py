@@ -102,13 +102,10 @@ class ChatStream:
         return made
 
     async def relay(self, chunks: Sequence[Chunk]) -> None:
-        """Send chunks in one write; those that end the answer in one with what follows at once."""
+        """Send chunks in one write; those that end the answer in one with what follows at once, unless nothing was sent yet."""
         self._role_sent = True
         frames = self._writer.frames(chunks)
-        for choice in chunks[-1].choices:
-            if choice.finish_reason:
-                break
-        else:
+        if not self._begun or not any(choice.finish_reason for choice in chunks[-1].choices):
             await self._write(frames)
             return
         self.started = True

@@ -34,7 +34,7 @@ class Fit(Protocol):
         ...
 
 
-class ModelCall(msgspec.Struct, frozen=True):
+class ModelCall(msgspec.Struct, frozen=True, gc=False):
     """One request to a model, before a backend gave it its own shape.
 
     Attributes:

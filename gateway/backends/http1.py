@@ -253,7 +253,8 @@ class Connection(asyncio.Protocol):
         if self._response is not response:
             return
         self._response = None
-        if response.reusable and self.usable:
+        # Of what has begun behind the answer nobody knows whose it is.
+        if response.reusable and self.usable and _ENDED in self._said:
             if self._paused:
                 self.read_on()
             self.unused_looks = 0
@@ -293,26 +294,23 @@ class Connection(asyncio.Protocol):
         if response is None:
             self.close()
             return
-        if response.complete:
+        over = response.complete  # by a name of its own: the type checker would hold it for settled below
+        if over:
             self.usable = False
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._garbled(response)
+        if response.complete:
+            return  # whoever waits was told
         tap = response.tap
         if tap is None or not tap.takes(self._pieces):
             self._received(response, len(data))
 
     def _received(self, response: Response, size: int) -> None:
-        """What was read brought this to an answer; nothing of it passed a tap."""
+        """What was read brought this to an answer that goes on; nothing of it passed a tap."""
         pieces = self._pieces
-        if response.complete:
-            if _ENDED not in self._said:
-                self.usable = False
-            pieces.clear()  # it has them, and what is behind them is of an answer nobody has asked for
-            response.wake()
-            return
         if not pieces:
             if not response.framing_grows(size):
                 self.usable = False
@@ -328,6 +326,7 @@ class Connection(asyncio.Protocol):
         if not response.complete:
             response.take(self._pieces)
         response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
+        response.wake()
 
     def pause_writing(self) -> None:
         """The server takes a large request slower than it is sent: if it answers first, what is left of it is not waited for."""
@@ -361,9 +360,11 @@ class Connection(asyncio.Protocol):
         if response is not None and response.status and not response.complete:
             response.reusable = self._parser.should_keep_alive()
             response.parts += self._pieces
+            self._pieces.clear()
             response.complete = True
-            response.tap = None
             self._said[_ENDED] = b""
+            if response.waiter is not None:
+                response.wake()
 
     def _look(self) -> None:
         """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""
@@ -437,9 +438,12 @@ class Http1:
             HttpFailed: no answer.
         """
         connection = self.idle.pop() if self.idle else await self.connected(until)
-        response = connection.ask(head, body)
+        return await self.begun(connection.ask(head, body), until)
+
+    async def begun(self, response: Response, until: float) -> Response:
+        """The answer that was asked for, once its head has come. See `post`."""
         try:
-            await connection.wait(response, until)
+            await response.connection.wait(response, until)
             if not response.status and response.error is not None:
                 raise response.error
         except BaseException:

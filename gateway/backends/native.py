@@ -68,6 +68,9 @@ _USAGE_WORDS = (b"stream_options", b"include_usage")
 # How a stream begins, whatever its content type says.
 _EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
+# Chunks that are read one by one before it is looked how they look.
+_FEW: Final = 2
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -112,21 +115,24 @@ class _Reading:
         chunks: list[Chunk] = []
         ends: list[ChunkChoice] = []
         start, size = 0, len(payloads)
+        few = _FEW
         while start < size:
             if (found := runs.scan(payloads, start)) is not None:
                 run, start = found
                 chunks.append(run)
+                few = _FEW
                 continue
-            settled = runs.settled
-            # Until it is known how text looks here, few at a time: most begin with a role and a text.
-            read = _sound(payloads[start:] if settled else payloads[start : start + 2], ends)
+            # What comes next may show how text looks here: most begin with a role and a text. Where it does not, ever more are read at once.
+            read = _sound(payloads[start : start + few], ends)
             if not read:
                 return []
             chunks += read
             start += len(read)
+            few *= 4
             # Of servers that tell each second apart, the form is what it was last.
-            runs.learn(read[-1])
-            if not settled and runs.settled and (found := runs.scan(payloads, start - 1)) is not None:
+            if runs.learn(read[-1]) and (found := runs.scan(payloads, start - 1)) is not None:
+                if found[1] > start:
+                    few = _FEW
                 chunks[-1], start = found
         self.begun = self.begun or any(chunk.fields.choices for chunk in chunks)
         if ends:
@@ -163,8 +169,8 @@ class NativeBackend:
         if config.base_url is not None and config.provider == "openai":
             default_dialect = "compatible"  # OpenAI's protocol at another address: only its owner can vouch for it
         self._exact = (config.dialect or default_dialect) == "openai"
-        self._opening = _opening(config.model)
-        self._wildcard = config.model if config.model and "*" in config.model else None
+        # How each request begins; None where its model has to be put in the place of a wildcard.
+        self._opening = None if config.model and "*" in config.model else _opening(config.model)
         self._dropped = frozenset(config.drop_params)
         self._names = {**_RENAMED.get(config.provider, {}), **config.map_params}
         params = {name: msgspec.Raw(_encode(value)) for name, value in config.params.items()}
@@ -226,6 +232,10 @@ class NativeBackend:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
+        request = self._request(call, stream=True)
+        idle = self._server.idle
+        # At once where a connection is kept: what is made for the answer is made while the request is on its way.
+        sent = idle.pop().ask(*request) if idle else None
         reading = _Reading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
         now = asyncio.get_running_loop().time
         idle_s = self._config.idle_timeout_s
@@ -234,7 +244,7 @@ class NativeBackend:
         response: Response | None = None
         tapped = False
         try:
-            response = await self._begin_stream(call, first_by)
+            response = await self._begin_stream(call, request, sent, first_by)
             content = await self._stream_of(response, call, first_by)
             while not reading.over:
                 tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
@@ -343,10 +353,14 @@ class NativeBackend:
         except AnswerTooLarge as error:
             raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
 
-    async def _begin_stream(self, call: ModelCall, until: float) -> Response:
-        """Ask for a stream; the response, once it is clear that it is no refusal."""
+    async def _begin_stream(
+        self, call: ModelCall, request: tuple[bytes, list[bytes]], sent: Response | None, until: float
+    ) -> Response:
+        """Ask for a stream, where that is not `sent` yet; the response, once it is clear that it is no refusal."""
         asked, reasoning = self._asks_usage, self._reasoning
-        response = await self._server.post(*self._request(call, stream=True), until)
+        if sent is None:
+            sent = (await self._server.connected(until)).ask(*request)
+        response = await self._server.begun(sent, until)
         if response.status >= 300:
             response = await self._again(response, call, until, reasoning, stream=True, asked=asked)
         return response
@@ -482,7 +496,7 @@ class NativeBackend:
 
     def _request(self, call: ModelCall, *, stream: bool) -> tuple[bytes, list[bytes]]:
         """What is sent: the headers that are this call's own, and the body in pieces."""
-        opening = self._opening if self._wildcard is None else _opening(self._wildcard.replace("*", call.wanted))
+        opening = self._opening or _opening((self._config.model or "").replace("*", call.wanted))
         if (field := self._reasoning) is None:
             messages = b",".join(encode_messages(call.messages))
         else:

@@ -291,6 +291,43 @@ def test_what_is_no_whole_answer_is_an_error(
 
 
 @_LOOPS
+@pytest.mark.parametrize("headed", [False, True], ids=["head", "body"])
+def test_what_is_broken_is_told_at_once_though_the_server_stays(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], headed: bool
+) -> None:
+    had, ended = asyncio.Event(), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"body")
+        if headed:
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            await had.wait()
+        writer.write(b"no size\r\n")
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        ended.set()
+
+    async def work() -> None:
+        async with asking(talk) as client:
+            until = asyncio.get_running_loop().time() + 20
+            if headed:
+                response = await client.post(b"", (b"body",), until)
+                read = asyncio.create_task(response.readany(until))
+                await asyncio.sleep(0)
+                had.set()
+                with pytest.raises(CutOff):
+                    await read
+                response.give_back()
+            else:
+                with pytest.raises(NotHttp):
+                    await client.post(b"", (b"body",), until)
+            await ended.wait()
+
+    run(make_loop, work())
+
+
+@_LOOPS
 def test_where_there_is_no_head_there_is_no_answer(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def work() -> None:
         async with asking(Server(b"HTTP/1.1 200 OK\r\ncontent-le", hang_up=True).talk) as client:
