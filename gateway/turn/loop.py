@@ -34,7 +34,7 @@ from gateway.turn.progress import Progress
 from gateway.turn.reflecting import contents, reason_to_reflect
 from gateway.turn.round import CUT
 from gateway.turn.state import PLANNING, TERMINATED, State
-from gateway.turn.stream import Sink
+from gateway.turn.stream import Sink, StreamState
 from gateway.turn.tool_calls import ToolCalls
 from gateway.turn.undoing import Undoing
 
@@ -108,7 +108,7 @@ class TurnLoop:
 
     async def _taken(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """Take the turn to its end, whatever that leaves behind."""
-        progress = Progress(len(turn.messages), turn.messages)
+        progress = Progress(len(turn.messages), turn.messages, None if sink is None else StreamState())
         try:
             if (turn.goes_on or turn.request.approvals or turn.session is not None) and self._approving.carried(turn):
                 await self._approving.begin(turn, progress, self._undoing.after_decision)
@@ -132,10 +132,6 @@ class TurnLoop:
         finally:
             if turn.machine.state is not TERMINATED:
                 turn.step(TERMINATED, "failed")
-
-    def delivered(self, turn: Turn, result: TurnResult) -> None:
-        """The turn's answer is out. See `Ending.delivered`."""
-        self._ending.delivered(turn, result)
 
     async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
         """Keep an answer that was not the loop's. See `Ending.commit`."""
@@ -263,7 +259,7 @@ class TurnLoop:
         if uncertain := [f"`{name}`" for name in sorted(started) if turn.offered[name].writes]:
             reason = f"{reason}; whether {', '.join(uncertain)} took effect is not known"
         progress.stopped = reason
-        if progress.stream.broken_off is not None:
+        if progress.stream is not None and progress.stream.broken_off is not None:
             progress.words.append(progress.stream.broken_off.text)
         progress.over = True
         try:
