@@ -26,19 +26,17 @@ from gateway.chat.answer import Choice
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.chat.codecs.functions import FunctionsWriter, functions_answer
 from gateway.chat.relay import StreamWriter
-from gateway.chat.request import ChatRequest
 from gateway.clock import Clock
 from gateway.config.versions import Versioned
 from gateway.errors import Draining, GatewayError
 from gateway.runs.chat import chat_run, wants_background
 from gateway.runs.seam import Runs
 from gateway.runs.view import summary
-from gateway.security.principal import NOWHERE, Origin, Principal
+from gateway.security.principal import NOWHERE, Principal
 from gateway.store.run_records import RunRow
 from gateway.turn.context import Turn
 from gateway.turn.foreseen import refuse_hopeless
 from gateway.turn.loop import TurnResult
-from gateway.turn.prepare import Wishes
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.stream import end_chunk, whole_chunk
@@ -98,8 +96,9 @@ class ChatCompletions:
             # What a session goes on from is not in the request.
             kept = wishes.session is not None and snapshot.config.context.sessions.store
             request = decode_request(body, paired=not kept)
-            principal = for_user(principal, request.user)
-            if wants_background(request):
+            if request.user is not None:
+                principal = for_user(principal, request.user)
+            if "metadata" in request.fields and wants_background(request):
                 self._drain.refuse()
                 new = chat_run(request, body, principal, wishes, trace_id, self._clock.now(), origin)
                 refuse_hopeless(request, principal, snapshot)
@@ -111,64 +110,76 @@ class ChatCompletions:
             self._turns.refuse(trace_id, principal, ENDPOINT, error, origin)
             cycle.fail(describe(error))
             return
-        await _Exchange(self._turns, cycle, self._silence_s).run(principal, request, body, wishes, origin)
-
-
-class _Exchange:
-    """One request and its answer, until one of both sides has had enough."""
-
-    _stream: ChatStream | None = None
-    _turn: Turn | None = None
-    _answered = False
-    _gone = False
-
-    def __init__(self, turns: Turns, cycle: Cycle, silence_s: float) -> None:
-        self._turns = turns
-        self._cycle = cycle
-        self._silence_s = silence_s
-
-    async def run(
-        self, principal: Principal, request: ChatRequest, body: bytes, wishes: Wishes, origin: Origin
-    ) -> None:
-        """Run the turn, and answer."""
-        cycle, turns = self._cycle, self._turns
-        cycle.on_gone = self._left
+        exchange = _Exchange(self._turns, cycle, self._silence_s)
+        cycle.on_gone = exchange.left
         try:
-            await turns.answer(
-                cycle.trace_id, principal, request, wishes, ENDPOINT, self._begun, body, origin, self._deliver
+            await self._turns.answer(
+                trace_id, principal, request, wishes, ENDPOINT, exchange.begun, body, origin, exchange.deliver
             )
-            if self._turn is not None and self._turn.joinable is not None:
-                turns.joining.delivered(self._turn.joinable)
+            exchange.delivered()
         except GatewayError as error:
-            answer = describe(error)
-            if self._turn is not None and self._turn.standing is not None:
-                answer = replaced(answer, headers=(*answer.headers, *standing_headers(self._turn.standing)))
-            self._answered = True
-            if self._stream is not None and self._stream.started:
-                await self._stream.fail(answer)
-            else:
-                if self._stream is not None:
-                    self._stream.close()
-                self._cycle.fail(answer)
+            await exchange.fail(error)
         except Exception:
-            self._answered = True
-            if self._stream is not None and self._stream.started and not self._stream.ended:
-                # The status is spent: the client learns of the defect in the stream, the log from whoever catches it.
-                await self._stream.fail(internal())
+            await exchange.break_off()
             raise
         except asyncio.CancelledError:
-            if not self._gone:
-                await self._cut_off()
+            if not exchange.gone:
+                await exchange.cut_off()
                 raise
             # Nobody is left to answer; the turn is over and recorded.
             assert cycle.task is not None
             cycle.task.uncancel()
         finally:
             cycle.on_gone = None
-            if self._stream is not None:
-                self._stream.close()
+            exchange.close()
 
-    async def _cut_off(self) -> None:
+
+class _Exchange:
+    """One request and its answer, until one of both sides has had enough.
+
+    Attributes:
+        gone: whether the client has left before it was answered.
+    """
+
+    _stream: ChatStream | None = None
+    _turn: Turn | None = None
+    _answered = False
+    gone = False
+
+    def __init__(self, turns: Turns, cycle: Cycle, silence_s: float) -> None:
+        self._turns = turns
+        self._cycle = cycle
+        self._silence_s = silence_s
+
+    def delivered(self) -> None:
+        """The answer is out, and the turn is over."""
+        if self._turn is not None and self._turn.joinable is not None:
+            self._turns.joining.delivered(self._turn.joinable)
+
+    async def fail(self, error: GatewayError) -> None:
+        """There is no answer, or not all of it: tell the client why."""
+        answer = describe(error)
+        if self._turn is not None and self._turn.standing is not None:
+            answer = replaced(answer, headers=(*answer.headers, *standing_headers(self._turn.standing)))
+        self._answered = True
+        if self._stream is not None and self._stream.started:
+            await self._stream.fail(answer)
+        else:
+            self.close()
+            self._cycle.fail(answer)
+
+    async def break_off(self) -> None:
+        """A defect. The status of a stream is spent: the client learns of it in there, the log from whoever catches it."""
+        self._answered = True
+        if self._stream is not None and self._stream.started and not self._stream.ended:
+            await self._stream.fail(internal())
+
+    def close(self) -> None:
+        """Stop what still would be sent. Needed once, however it ended."""
+        if self._stream is not None and not self._stream.ended:
+            self._stream.close()
+
+    async def cut_off(self) -> None:
         """The gateway stops and can wait no longer: whoever still listens is told, so that nobody takes half for whole."""
         if self._answered or (self._stream is not None and self._stream.ended):
             return
@@ -180,7 +191,8 @@ class _Exchange:
             async with asyncio.timeout(_LAST_WORD_S):
                 await self._stream.fail(answer)
 
-    def _begun(self, turn: Turn) -> ChatStream | None:
+    def begun(self, turn: Turn) -> ChatStream | None:
+        """The turn is prepared: where its answer goes, if it is streamed."""
         self._turn = turn
         if not turn.request.stream:
             return None
@@ -196,7 +208,8 @@ class _Exchange:
         # A hook that may change an answer has to see all of it first: then the turn runs unstreamed.
         return None if turn.snapshot.hooks.reach is None else self._stream
 
-    async def _deliver(self, result: TurnResult) -> None:
+    async def deliver(self, result: TurnResult) -> None:
+        """Send what has not been streamed."""
         assert self._turn is not None
         self._answered = True
         if self._stream is None:
@@ -207,11 +220,11 @@ class _Exchange:
         elif not self._stream.ended:
             await _send_whole(self._stream, result, self._turn)
 
-    def _left(self) -> None:
+    def left(self) -> None:
         """The client has gone away: nobody waits for the answer any more."""
         if self._answered or (self._stream is not None and self._stream.ended):
             return
-        self._gone = True
+        self.gone = True
         if self._turn is not None:
             self._turn.gone_away = True
         assert self._cycle.task is not None

@@ -246,7 +246,8 @@ class Connection(asyncio.Protocol):
             self._next()
             if len(self._waiting) >= _MOST_WAITING:
                 return  # one read can bring thousands
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
 
     def _unfinished(self, read: int) -> None:
         """What was read ends before its request does."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Final, Protocol
 
 import msgspec
@@ -64,6 +63,19 @@ class ChatStream:
         silence_s: seconds without a byte after which a comment is sent.
     """
 
+    # What is the same for most of them costs nothing as long as it stays so.
+    started = False
+    ended = False
+    _made_writer: StreamWriter | None = None
+    _at_once: AtOnce | None = None
+    _ends = False
+    _comment: asyncio.Task[None] | None = None
+    _pending = b""
+    _flush: asyncio.Handle | None = None
+    _flushing: asyncio.Task[None] | None = None
+    _begun = False
+    _role_sent = False
+
     def __init__(
         self,
         pieces: Pieces,
@@ -76,31 +88,24 @@ class ChatStream:
         self._pieces = pieces
         self._make_writer = writer
         self._lines = lines
-        self._at_once: AtOnce | None = None
-        self._ends = False
         self._include_usage = include_usage
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(silence_s, self._silent)
-        self._comment: asyncio.Task[None] | None = None
-        self._pending = b""
-        self._flush: asyncio.Handle | None = None
-        self._flushing: asyncio.Task[None] | None = None
-        self._begun = False
-        self._role_sent = False
-        self.started = False
-        self.ended = False
 
-    @cached_property
+    @property
     def _writer(self) -> StreamWriter:
-        return self._make_writer()
+        made = self._made_writer
+        if made is None:
+            made = self._made_writer = self._make_writer()
+        return made
 
     async def relay(self, chunks: Sequence[Chunk]) -> None:
-        """Send chunks in one write; those that end the answer in one with what follows at once."""
+        """Send chunks in one write; those that end the answer in one with what follows at once, unless nothing was sent yet."""
         self._role_sent = True
         frames = self._writer.frames(chunks)
-        if not any(choice.finish_reason for choice in chunks[-1].choices):
+        if not self._begun or not any(choice.finish_reason for choice in chunks[-1].choices):
             await self._write(frames)
             return
         self.started = True
@@ -206,6 +211,8 @@ class ChatStream:
         self._flush = None
         if self._pending and not self.ended:
             body, self._pending = self._pending, b""
+            if self._at_once is not None and self._at_once.write(body):
+                return
             self._flushing = self._loop.create_task(self._send_on(body, last=False))
 
     def _silent(self) -> None:

@@ -27,9 +27,9 @@ def answer_lines(turn: Turn) -> bytes:
     # What a client wrote for a `*` may be anything, and is not kept.
     written = _written if turn.wanted else _known
     lines = written(decision.version, decision.route, decision.strategy, turn.answering, turn.backend)
-    if turn.recalled or turn.approvals is not None or turn.standing is not None or decision.score is not None:
-        lines += head_lines(_further(turn))
-    return lines
+    if turn.recalled or turn.approvals is not None or turn.standing is not None:
+        return lines + head_lines(_further(turn))
+    return lines if decision.score is None else lines + b"x-gateway-score: %.4f\r\n" % decision.score
 
 
 def _written(version: str, route: str | None, strategy: str, model: str, backend: str | None) -> bytes:

@@ -8,10 +8,12 @@ redirects, cookies and proxies, none of which an upstream needs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, cast
 
@@ -23,19 +25,23 @@ from yarl import URL
 from gateway.backends.tap import Tap
 
 CONNECT_S: Final = 10.0
-# Connections that nobody has used for so long are closed: servers close theirs soon after.
-_KEPT_S: Final = 30.0
+# Connections that nobody uses are looked at so often, and closed at the sixth look, within 30 s: servers close theirs soon after.
+_LOOKED_S: Final = 5.0
+_KEPT_LOOKS: Final = 6
 # Some send their whole policy with each answer.
 _HEAD_BYTES: Final = 256 * 1024
 # What stands between a body's pieces and behind them: a few bytes for each piece.
 _FRAMING_BYTES: Final = 16 * 1024 * 1024
 # What may wait to be read before the server has to wait.
 _WAITING_BYTES: Final = 512 * 1024
-# From here on, a body's pieces are not copied into one.
+# From here on, a body is not copied behind its head.
 _WRITTEN_APART_BYTES: Final = 64 * 1024
 # A name that was looked up is believed for so long; of two addresses, the second is tried after this silence.
 _NAMED_S: Final = 10.0
 _SECOND_S: Final = 0.25
+_ENCODING: Final = b"content-encoding"
+# Stands among headers from an answer's end to the next one's beginning; no header has this name.
+_ENDED: Final = b""
 # What aiohttp, curl and browsers take too: bytes in header values, a line break of one character, spaces behind a size.
 _LENIENT: Final = {
     "lenient_headers": True,
@@ -65,8 +71,9 @@ class Response(msgspec.Struct, eq=False):
 
     Attributes:
         connection: what it comes over.
+        parts: what has come of the body and was not read.
         status: of HTTP.
-        headers: by lower-case names; of several of one name the last.
+        said: the headers by their names as they were written; of several of one name the last.
         complete: whether no more of it will come.
         error: why it ended before its end.
         reusable: whether all of it has come, and the server takes another request behind it.
@@ -75,16 +82,25 @@ class Response(msgspec.Struct, eq=False):
     """
 
     connection: Connection
-    _parts: list[bytes] = []
+    parts: list[bytes] = []
     _size: int = 0
     _framing_size: int = 0
     status: int = 0
-    headers: dict[bytes, bytes] = {}
+    said: dict[bytes, bytes] = {}
+    _headers: dict[bytes, bytes] | None = None
     complete: bool = False
     error: HttpFailed | None = None
     reusable: bool = False
     tap: Tap | None = None
     waiter: asyncio.Future[None] | None = None
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """The headers by lower-case names; of several of one name the last."""
+        if self._headers is None:
+            said = self.said
+            self._headers = dict(zip(map(bytes.lower, said), said.values(), strict=True))
+        return self._headers
 
     def header(self, name: bytes) -> str | None:
         """A header's value by its lower-case name."""
@@ -107,11 +123,11 @@ class Response(msgspec.Struct, eq=False):
             TimeoutError: nothing came until that time of the loop.
             HttpFailed: the body is cut off.
         """
-        while not self._parts and not self.complete:
+        while not self.parts and not self.complete:
             self.tap = tap
             await self.connection.wait(self, until)
-        if self._parts:
-            parts = self._parts
+        if self.parts:
+            parts = self.parts
             data = parts[0] if len(parts) == 1 else b"".join(parts)
             parts.clear()
             self._size = 0
@@ -126,13 +142,16 @@ class Response(msgspec.Struct, eq=False):
 
         As much as comes before anybody reads: never an answer without end.
         """
-        if not self.complete or self.error is not None or b"content-encoding" in self.headers:
+        if not self.complete or self.error is not None:
             return None
-        return b"".join(self._parts)
+        # Names are lowered only where one is as long as this.
+        if len(_ENCODING) in map(len, self.said) and _ENCODING in self.headers:
+            return None
+        return b"".join(self.parts)
 
     def at_eof(self) -> bool:
         """Whether everything has come and was read."""
-        return self.complete and self.error is None and not self._parts
+        return self.complete and self.error is None and not self.parts
 
     def give_back(self) -> None:
         """Keep the connection of an answer that has come whole; close any other. May be called twice."""
@@ -141,15 +160,9 @@ class Response(msgspec.Struct, eq=False):
     def take(self, pieces: list[bytes]) -> None:
         """Pieces of the body. The list is emptied."""
         if pieces:
-            self._parts += pieces
+            self.parts += pieces
             self._size += sum(map(len, pieces))
             pieces.clear()
-
-    def end_with(self, pieces: list[bytes]) -> None:
-        """The last pieces of the body."""
-        self._parts += pieces
-        self.complete = True
-        self.tap = None
 
     def framing_grows(self, size: int) -> bool:
         """Nothing of a body has come: a part of the head, or what stands between pieces and behind them. Whether that may end."""
@@ -203,26 +216,36 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, client: Http1, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self._head = client.head
         self.usable = True
-        self.idle_since = 0.0
+        self.unused_looks = 0
         self._client = client
         self._transport: asyncio.Transport
         self._response: Response | None = None
-        # What llhttp calls for each piece of a body, a hundred times a stream, and for each header: the containers' own
-        # methods.
+        # What llhttp calls where an answer begins, for each header, and for each piece of a body, a hundred times a stream:
+        # the containers' own methods.
+        self._said: dict[bytes, bytes] = {}
+        self.on_message_begin = self._said.clear
+        self.on_header = self._said.__setitem__
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append
-        self._said: dict[bytes, bytes] = {}
-        self.on_header = self._said.__setitem__
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(**_LENIENT)
         self._paused = False
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf  # when the timer goes off
 
-    def ask(self, parts: Sequence[bytes], size: int) -> Response:
-        """Send a request, whose body is of this size; its answer, of which nothing has come yet."""
+    def ask(self, head: bytes, body: bytes) -> Response:
+        """Send a request; its answer, of which nothing has come yet. Give it back, however it ends.
+
+        Args:
+            head: further headers, each with its line break.
+            body: the request's.
+        """
         response = self._response = Response(self)
+        size = len(body)
+        parts = (self._head, head, b"content-length: %d\r\n\r\n" % size, body)
         if size < _WRITTEN_APART_BYTES:
             self._transport.write(b"".join(parts))
         else:
@@ -234,28 +257,28 @@ class Connection(asyncio.Protocol):
         if self._response is not response:
             return
         self._response = None
-        if response.reusable and self.usable:
+        # Of what has begun behind the answer nobody knows whose it is.
+        if response.reusable and self.usable and _ENDED in self._said:
             if self._paused:
                 self.read_on()
-            self._client.keep(self)
+            self.unused_looks = 0
+            self._client.idle.append(self)
         else:
             self.close()
 
     def close(self) -> None:
         """Hang up at once."""
         self.usable = False
+        self._client.forget(self)
         self._transport.abort()
 
     def wait(self, response: Response, until: float) -> asyncio.Future[None]:
         """What is done once more has come: head, body or end. It raises TimeoutError at that time of the loop."""
         waiter = response.waiter = self.loop.create_future()
         self._until = until
-        timer = self._timer
-        if timer is None or timer.when() > until:
-            # One that goes off earlier looks again: most waits end long before, and leave nothing to be done.
-            if timer is not None:
-                timer.cancel()
-            self._timer = self.loop.call_at(until, self._look)
+        if until < self._due:
+            # A timer that goes off earlier looks again: most waits end long before, and leave nothing to be done.
+            self._look_at(until)
         return waiter
 
     def read_on(self) -> None:
@@ -275,24 +298,23 @@ class Connection(asyncio.Protocol):
         if response is None:
             self.close()
             return
-        if response.complete:
+        over = response.complete  # by a name of its own: the type checker would hold it for settled below
+        if over:
             self.usable = False
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._garbled(response)
+        if response.complete:
+            return  # whoever waits was told
         tap = response.tap
         if tap is None or not tap.takes(self._pieces):
             self._received(response, len(data))
 
     def _received(self, response: Response, size: int) -> None:
-        """What was read brought this to an answer; nothing of it passed a tap."""
+        """What was read brought this to an answer that goes on; nothing of it passed a tap."""
         pieces = self._pieces
-        if response.complete:
-            pieces.clear()  # it has them, and what is behind them is of an answer nobody has asked for
-            response.wake()
-            return
         if not pieces:
             if not response.framing_grows(size):
                 self.usable = False
@@ -308,6 +330,7 @@ class Connection(asyncio.Protocol):
         if not response.complete:
             response.take(self._pieces)
         response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
+        response.wake()
 
     def pause_writing(self) -> None:
         """The server takes a large request slower than it is sent: if it answers first, what is left of it is not waited for."""
@@ -321,27 +344,17 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whichever side."""
         self.usable = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._look_at(math.inf)
         self._client.forget(self)
         if self._response is not None:
             self._response.lost()
-
-    def on_message_begin(self) -> None:
-        """An answer begins."""
-        response = self._response
-        if response is not None and response.complete:
-            self.usable = False
-        self._said.clear()
 
     def on_headers_complete(self) -> None:
         """The head has come; of one that only says that more will follow, nothing is kept."""
         response = self._response
         status = self._parser.get_status_code()
         if response is not None and status >= 200 and not response.complete:
-            said = self._said
-            response.headers = dict(zip(map(bytes.lower, said), said.values(), strict=True))
+            response.said = self._said.copy()
             response.status = status
             response.wake()
 
@@ -350,11 +363,16 @@ class Connection(asyncio.Protocol):
         response = self._response
         if response is not None and response.status and not response.complete:
             response.reusable = self._parser.should_keep_alive()
-            response.end_with(self._pieces)
+            response.parts += self._pieces
+            self._pieces.clear()
+            response.complete = True
+            self._said[_ENDED] = b""
+            if response.waiter is not None:
+                response.wake()
 
     def _look(self) -> None:
         """The timer: whoever waits too long is told; whoever began to wait meanwhile has time left."""
-        self._timer = None
+        self._timer, self._due = None, math.inf
         response = self._response
         if response is None:
             return
@@ -362,7 +380,14 @@ class Connection(asyncio.Protocol):
         if self.loop.time() >= until - 0.0005:
             response.late()
         else:
-            self._timer = self.loop.call_at(until, self._look)
+            self._look_at(until)
+
+    def _look_at(self, due: float) -> None:
+        """Set the timer anew, for a time of the loop; without end for none."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        self._timer = self.loop.call_at(due, self._look) if due < math.inf else None
 
 
 class Http1:
@@ -372,6 +397,11 @@ class Http1:
         url: where to post.
         headers: sent with every request, by lower-case names; a user and password in the URL stand in for `authorization`.
         tls: how certificates are checked, where not as the system has it.
+
+    Attributes:
+        head: how every request begins.
+        idle: connections to be asked over, the one that was used last at the end: it is taken first, because the others may end
+            their time.
 
     Raises:
         ValueError: a header cannot be sent.
@@ -392,18 +422,18 @@ class Http1:
         lines = [f"POST {url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
         if any(character in line for line in lines for character in "\r\n\0"):
             raise ValueError("a header holds a line break")
-        self._head = "\r\n".join([*lines, ""]).encode()
-        self._idle: list[Connection] = []
+        self.head = "\r\n".join([*lines, ""]).encode()
+        self.idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._named: tuple[float, list[_Address]] | None = None
 
-    async def post(self, head: bytes, body: Sequence[bytes], until: float) -> Response:
-        """Send a body; the answer, once its head has come. Give it back, however it ends.
+    async def post(self, head: bytes, body: bytes, until: float) -> Response:
+        """Send a request; the answer, once its head has come. Give it back, however it ends.
 
         Args:
-            head: further headers, each with its line break.
-            body: the request's, in pieces.
+            head: as `Connection.ask` takes it.
+            body: as `Connection.ask` takes it.
             until: when to give up, by the loop's time.
 
         Raises:
@@ -411,64 +441,53 @@ class Http1:
             OSError: no connection.
             HttpFailed: no answer.
         """
-        connection = self._kept() or await self._connected(until)
-        size = sum(map(len, body))
-        response = connection.ask((self._head, head, b"content-length: %d\r\n\r\n" % size, *body), size)
+        connection = self.idle.pop() if self.idle else await self.connected(until)
+        return await self.begun(connection.ask(head, body), until)
+
+    async def begun(self, response: Response, until: float) -> Response:
+        """The answer that was asked for, once its head has come. See `post`."""
         try:
-            while not response.status:
-                if response.error is not None:
-                    raise response.error
-                await connection.wait(response, until)
+            await response.connection.wait(response, until)
+            if not response.status and response.error is not None:
+                raise response.error
         except BaseException:
             response.give_back()
             raise
         return response
 
-    def keep(self, connection: Connection) -> None:
-        """Keep a connection for the next request."""
-        connection.idle_since = connection.loop.time()
-        self._idle.append(connection)
-        if self._sweeping is None:
-            self._sweeping = connection.loop.call_later(_KEPT_S, self._sweep, connection.loop)
-
     def forget(self, connection: Connection) -> None:
         """A connection is closed."""
         self._open.discard(connection)
+        with contextlib.suppress(ValueError):
+            self.idle.remove(connection)
 
     async def close(self) -> None:
         """Close every connection; whoever waits for an answer learns that it is cut off."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
-        self._idle.clear()
         for connection in [*self._open]:
             connection.close()
 
-    def _kept(self) -> Connection | None:
-        idle = self._idle
-        while idle:
-            # The one that was used last: the others may end their time.
-            connection = idle.pop()
-            if connection.usable:
-                if connection.loop.time() - connection.idle_since < _KEPT_S:
-                    return connection
-                connection.close()
-        return None
-
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeping = None
-        oldest = loop.time() - _KEPT_S
-        kept = []
-        for connection in self._idle:
-            if connection.usable and connection.idle_since > oldest:
-                kept.append(connection)
-            elif connection.usable:
+        for connection in [*self.idle]:
+            connection.unused_looks += 1
+            if connection.unused_looks >= _KEPT_LOOKS:
                 connection.close()
-        self._idle = kept
-        if kept:
-            self._sweeping = loop.call_later(_KEPT_S / 2, self._sweep, loop)
+        self._sweep_later(loop)
 
-    async def _connected(self, until: float) -> Connection:
+    def _sweep_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._open and self._sweeping is None:
+            self._sweeping = loop.call_later(_LOOKED_S, self._sweep, loop)
+
+    async def connected(self, until: float) -> Connection:
+        """A new connection.
+
+        Raises:
+            TimeoutError: it took longer than until that time of the loop, or 10 s.
+            OSError: there is none.
+        """
         loop = asyncio.get_running_loop()
         async with asyncio.timeout_at(min(until, loop.time() + CONNECT_S)):
             addresses = await self._addresses(loop)
@@ -483,6 +502,7 @@ class Http1:
                 sock.close()
                 raise
         self._open.add(connection)
+        self._sweep_later(loop)
         return connection
 
     async def _addresses(self, loop: asyncio.AbstractEventLoop) -> list[_Address]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -30,7 +30,7 @@ from gateway.backends.secrets import Secrets
 from gateway.backends.tap import Tap, Tapped
 from gateway.backends.wire import error_from_frame, error_from_status, text_of
 from gateway.chat.answer import Answer
-from gateway.chat.chunk import Chunk, decode_chunk, decode_chunks
+from gateway.chat.chunk import Chunk, ChunkChoice, decode_chunk, decode_chunks
 from gateway.chat.codecs.chat_completions import encode_messages
 from gateway.chat.gathering import gathered
 from gateway.chat.mending import mended
@@ -67,6 +67,9 @@ _NOTHING = frozenset({b"", b"null", b"[DONE]"})
 _USAGE_WORDS = (b"stream_options", b"include_usage")
 # How a stream begins, whatever its content type says.
 _EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
+
+# Chunks that are read one by one before it is looked how they look.
+_FEW: Final = 2
 
 _encode = msgspec.json.Encoder().encode
 
@@ -107,38 +110,44 @@ class _Reading:
         self.over = False
 
     def exact(self, payloads: Sequence[bytes]) -> list[Chunk]:
-        """The chunks, runs of text as one; none where one of them is odd: one by one, then, which says which and why."""
+        """Take in chunks, and return them, runs of text as one; none where one of them is odd: one by one, then, which says why."""
         runs = self.runs
         chunks: list[Chunk] = []
+        ends: list[ChunkChoice] = []
         start, size = 0, len(payloads)
+        few = _FEW
         while start < size:
             if (found := runs.scan(payloads, start)) is not None:
                 run, start = found
                 chunks.append(run)
+                few = _FEW
                 continue
-            settled = runs.settled
-            # Until it is known how text looks here, few at a time: most begin with a role and a text.
-            read = _sound(payloads[start:] if settled else payloads[start : start + 2])
+            # What comes next may show how text looks here: most begin with a role and a text. Where it does not, ever more are read at once.
+            read = _sound(payloads[start : start + few], ends)
             if not read:
                 return []
             chunks += read
             start += len(read)
+            few *= 4
             # Of servers that tell each second apart, the form is what it was last.
-            runs.learn(read[-1])
-            if not settled and runs.settled and (found := runs.scan(payloads, start - 1)) is not None:
+            if runs.learn(read[-1]) and (found := runs.scan(payloads, start - 1)) is not None:
+                if found[1] > start:
+                    few = _FEW
                 chunks[-1], start = found
+        self.begun = self.begun or any(chunk.fields.choices for chunk in chunks)
+        if ends:
+            self._end(ends)
         return chunks
 
-    def note(self, chunks: Sequence[Chunk]) -> None:
-        """Take in chunks: the answer is complete when each of its choices has ended."""
-        for chunk in chunks:
-            if chunk.run is not None:
-                self.begun = True
-                continue
-            for choice in chunk.fields.choices or ():
-                self.begun = True
-                if choice.finish_reason:
-                    self._ended.add(choice.index)
+    def note(self, chunk: Chunk) -> None:
+        """Take in one chunk."""
+        if choices := chunk.fields.choices:
+            self.begun = True
+            self._end(choices)
+
+    def _end(self, choices: Sequence[ChunkChoice]) -> None:
+        """The answer is complete when each of its choices has ended."""
+        self._ended.update([choice.index for choice in choices if choice.finish_reason])
         self.finished = self.finished or len(self._ended) >= self._wanted
 
 
@@ -160,8 +169,8 @@ class NativeBackend:
         if config.base_url is not None and config.provider == "openai":
             default_dialect = "compatible"  # OpenAI's protocol at another address: only its owner can vouch for it
         self._exact = (config.dialect or default_dialect) == "openai"
-        self._opening = _opening(config.model)
-        self._wildcard = config.model if config.model and "*" in config.model else None
+        # How each request begins; None where its model has to be put in the place of a wildcard.
+        self._opening = None if config.model and "*" in config.model else _opening(config.model)
         self._dropped = frozenset(config.drop_params)
         self._names = {**_RENAMED.get(config.provider, {}), **config.map_params}
         params = {name: msgspec.Raw(_encode(value)) for name, value in config.params.items()}
@@ -195,19 +204,24 @@ class NativeBackend:
         """
         limit_s = min(call.timeout_s, self._config.timeout_s)
         until = asyncio.get_running_loop().time() + limit_s
-        response: Response | None = None
+        server, reasoning = self._server, self._reasoning
+        head, asked = self._request(call, stream=False)
         try:
-            response = await self._begin(call, until, stream=False)
-            body = response.at_once()
-            if body is None:
-                body = await self._whole(response, call, until)
+            connection = server.idle.pop() if server.idle else await server.connected(until)
+            response = connection.ask(head, asked)
+            try:
+                await connection.wait(response, until)
+                if response.status >= 300:
+                    response = await self._again(response, call, until, reasoning, stream=False)
+                body = response.at_once()
+                if body is None:
+                    body = await self._whole(response, call, until)
+            finally:
+                response.give_back()
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
         except (HttpFailed, OSError) as error:
             raise self._unreachable(call, error) from error
-        finally:
-            if response is not None:
-                response.give_back()
         try:
             return self._answer(body, call)
         except UpstreamBroken as error:
@@ -218,6 +232,10 @@ class NativeBackend:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
+        request = self._request(call, stream=True)
+        idle = self._server.idle
+        # At once where a connection is kept: what is made for the answer is made while the request is on its way.
+        sent = idle.pop().ask(*request) if idle else None
         reading = _Reading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
         now = asyncio.get_running_loop().time
         idle_s = self._config.idle_timeout_s
@@ -226,7 +244,7 @@ class NativeBackend:
         response: Response | None = None
         tapped = False
         try:
-            response = await self._begin(call, first_by, stream=True)
+            response = await self._begin_stream(call, request, sent, first_by)
             content = await self._stream_of(response, call, first_by)
             while not reading.over:
                 tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
@@ -234,7 +252,8 @@ class NativeBackend:
                 tap.left_bytes -= len(data)
                 if tap.left_bytes < 0:
                     raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
-                batch = Tapped((), tap)
+                batch = Tapped()
+                batch.tap = tap
                 failure = self._read(data, reading, batch, call)
                 if batch:
                     yield batch
@@ -283,7 +302,6 @@ class NativeBackend:
         """Put events' chunks into the batch, up to a failure."""
         if reading.normaliser is None and (chunks := reading.exact(payloads)):
             batch += chunks
-            reading.note(chunks)
             return None
         behind = 0
         for position, payload in enumerate(payloads):
@@ -325,7 +343,7 @@ class NativeBackend:
         elif (failed := _failure_in(chunk)) is not None:
             raise failed
         batch.append(chunk)
-        reading.note((chunk,))
+        reading.note(chunk)
         return None
 
     async def _whole(self, response: Response, call: ModelCall, until: float) -> bytes:
@@ -335,29 +353,59 @@ class NativeBackend:
         except AnswerTooLarge as error:
             raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
 
-    async def _begin(self, call: ModelCall, until: float, *, stream: bool) -> Response:
-        """Send the request; the response, once it is clear that it is no refusal."""
-        while True:
-            asked, reasoning = stream and self._asks_usage, self._reasoning
-            trace = f"traceparent: 00-{call.trace_id}-{call.trace_id[:16]}-01\r\n".encode()
-            response = await self._server.post(trace, self._body(call, stream=stream), until)
-            if response.status < 300:
-                return response
+    async def _begin_stream(
+        self, call: ModelCall, request: tuple[bytes, bytes], sent: Response | None, until: float
+    ) -> Response:
+        """Ask for a stream, where that is not `sent` yet; the response, once it is clear that it is no refusal."""
+        asked, reasoning = self._asks_usage, self._reasoning
+        if sent is None:
+            sent = (await self._server.connected(until)).ask(*request)
+        response = await self._server.begun(sent, until)
+        if response.status >= 300:
+            response = await self._again(response, call, until, reasoning, stream=True, asked=asked)
+        return response
+
+    async def _again(
+        self,
+        response: Response,
+        call: ModelCall,
+        until: float,
+        reasoning: str | None,
+        *,
+        stream: bool,
+        asked: bool = False,
+    ) -> Response:
+        """Ask anew, where that mends what the request was refused for; the response that is no refusal.
+
+        Args:
+            response: the refusal, which is given back.
+            call: what is asked.
+            until: when to give up, by the loop's time.
+            reasoning: the field for thoughts when it was sent.
+            stream: whether a stream is wanted.
+            asked: whether it was asked for usage.
+
+        Raises:
+            GatewayError: it is refused.
+        """
+        while response.status >= 300:
             try:
                 body = await read_refusal(response)
                 own = "stream_options" in call.fields  # then it may be the client's options that it refuses
+                auto = self._config.send_reasoning == "auto"
                 if response.status in (400, 422) and asked and not own and any(word in body for word in _USAGE_WORDS):
                     # It does not know how to be asked for usage; it is not asked again.
                     self._asks_usage = False
-                    continue
-                auto = self._config.send_reasoning == "auto"
-                if response.status in (400, 422) and auto and reasoning is None and misses_reasoning(body):
+                elif response.status in (400, 422) and auto and reasoning is None and misses_reasoning(body):
                     # It wants the thoughts behind each call back; it gets them from now on.
                     self._reasoning = REASONING_CONTENT
-                    continue
-                raise self._refused(response, body, call)
+                else:
+                    raise self._refused(response, body, call)
             finally:
                 response.give_back()
+            asked, reasoning = stream and self._asks_usage, self._reasoning
+            response = await self._server.post(*self._request(call, stream=stream), until)
+        return response
 
     async def _stream_of(self, response: Response, call: ModelCall, until: float) -> Reader:
         """What is read of a stream; of a server that does not stream, its whole answer written as one."""
@@ -385,13 +433,13 @@ class NativeBackend:
             raise said or self._no_answer(words, body) from error
 
     def _answer(self, body: bytes, call: ModelCall) -> Answer:
-        if body[:1] != b"{" and body.lstrip().startswith(_EVENTS):
-            return self._gathered(body, call)
         try:
             if self._exact:
                 return read_answer(body, new_call_id)
             return normalise_answer(body, new_call_id)
         except msgspec.MsgspecError:
+            if body.lstrip().startswith(_EVENTS):
+                return self._gathered(body, call)
             if not self._exact:
                 return normalise_answer(mended(body), new_call_id)
             if b"\\ud" not in body.lower():
@@ -446,8 +494,9 @@ class NativeBackend:
             words = f"`{call.model}` sent a chunk that is not a chat completion chunk"
             raise self._no_answer(words, payload) from error
 
-    def _body(self, call: ModelCall, *, stream: bool) -> list[bytes]:
-        opening = self._opening if self._wildcard is None else _opening(self._wildcard.replace("*", call.wanted))
+    def _request(self, call: ModelCall, *, stream: bool) -> tuple[bytes, bytes]:
+        """What is sent: the headers that are this call's own, and the body."""
+        opening = self._opening or _opening((self._config.model or "").replace("*", call.wanted))
         if (field := self._reasoning) is None:
             messages = b",".join(encode_messages(call.messages))
         else:
@@ -455,8 +504,16 @@ class NativeBackend:
         fields = call.fields
         if self._changes_fields:
             fields = with_defaults(renamed(fields, self._dropped, self._names), self._params)
-        if not stream:
-            return [opening, messages, b"],", _encode(fields)[1:]] if fields else [opening, messages, b"]}"]
+        if stream:
+            body = b"".join((opening, messages, *self._stream_fields(fields)))
+        elif fields:
+            body = b"".join((opening, messages, b"],", _encode(fields)[1:]))
+        else:
+            body = b"".join((opening, messages, b"]}"))
+        return f"traceparent: 00-{call.trace_id}-{call.trace_id[:16]}-01\r\n".encode(), body
+
+    def _stream_fields(self, fields: Mapping[str, msgspec.Raw]) -> tuple[bytes, ...]:
+        """What stands behind the messages where a stream is asked for."""
         asks = b',"stream":true}'
         if self._asks_usage and "stream_options" not in fields:
             asks = b',"stream":true,"stream_options":{"include_usage":true}}'
@@ -465,7 +522,7 @@ class NativeBackend:
             fields = {name: raw for name, raw in fields.items() if name != "stream_options"}
             more = b"," if options else b""
             asks = b',"stream":true,"stream_options":{"include_usage":true%b%b}}' % (more, options)
-        return [opening, messages, b"]", b"," if fields else b"", _encode(fields)[1:-1], asks]
+        return (b"],", _encode(fields)[1:-1], asks) if fields else (b"]", asks)
 
     def _refused(self, response: Response, body: bytes, call: ModelCall) -> GatewayError:
         headers = {str(name, "latin-1"): value.decode("utf-8", "replace") for name, value in response.headers.items()}
@@ -487,8 +544,8 @@ async def _read_end(content: Reader) -> None:
             await content.readany(asyncio.get_running_loop().time() + _AFTER_DONE_S)
 
 
-def _sound(payloads: Sequence[bytes]) -> list[Chunk]:
-    """The chunks; none where one of them is odd."""
+def _sound(payloads: Sequence[bytes], ends: list[ChunkChoice]) -> list[Chunk]:
+    """The chunks; none where one of them is odd. What they end is added to `ends`."""
     try:
         read = decode_chunks(payloads)
     except msgspec.DecodeError:
@@ -498,8 +555,10 @@ def _sound(payloads: Sequence[bytes]) -> list[Chunk]:
         if fields.choices is None or fields.error is not None or b"\n" in chunk.data:
             return []
         for choice in fields.choices:
-            if choice.finish_reason == "error":
-                return []
+            if choice.finish_reason is not None:
+                if choice.finish_reason == "error":
+                    return []
+                ends.append(choice)
     return read
 
 

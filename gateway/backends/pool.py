@@ -27,7 +27,7 @@ from gateway.observe.events import Recorder
 from gateway.observe.metrics import BackendStanding
 
 
-class PoolAnswer(msgspec.Struct, frozen=True):
+class PoolAnswer(msgspec.Struct, frozen=True, gc=False):
     """An answer, whose it is (`model` is the one asked for, or a fallback), and after how many attempts it came."""
 
     answer: Answer

@@ -8,16 +8,16 @@ changes batches makes new ones, and those are not tapped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
-from gateway.chat.chunk import Chunk, Form, Run
-from gateway.chat.scanner import RunScanner, decode_text
+from gateway.chat.chunk import Chunk, Form, Run, TextName
+from gateway.chat.scanner import Events, RunScanner, decode_text
 
 # Before anything is known: no JSON holds this byte.
-_UNKNOWN = Form(b"\0", b"\0")
+_UNKNOWN = Events(Form(b"\0", b"\0"))
 
 
 class Straight(Protocol):
@@ -63,6 +63,7 @@ class Tap:
         "_idle_s",
         "_last",
         "_note",
+        "_notes",
         "_now",
         "_quoted",
         "_runs",
@@ -79,13 +80,16 @@ class Tap:
         self._now = now
         self._idle_s = idle_s
         self._straight: Straight
+        self._notes: Callable[[TextName], Callable[[str], object]]
         self._note: Callable[[str], object]
         self.is_open = False
         self._heard = now()
         self._end = self._heard + most_s
         self.left_bytes = most_bytes
         # One chunk alone, as most come: what stands around its text, where in it that stands, and what sends it.
-        self._first, self._last, self._quoted = _UNKNOWN.first, _UNKNOWN.last, _UNKNOWN.quoted
+        self._first: bytes
+        self._last: bytes
+        self._quoted: slice
         self._blank = runs.blank
         self._send: Callable[[bytes], bool]
 
@@ -104,25 +108,24 @@ class Tap:
         self._heard = self._now()
         return self._heard
 
-    def open(self, straight: Straight, note: Callable[[str], object]) -> None:
+    def open(self, straight: Straight, notes: Callable[[TextName], Callable[[str], object]]) -> None:
         """From now on, what arrives may be sent at once.
 
         Args:
             straight: sends it.
-            note: gets the text of what was sent.
+            notes: what gets the text of what was sent, by the field that said it.
         """
         self._straight = straight
-        self._note = note
+        self._notes = notes
         self.is_open = True
 
     def ready(self) -> Tap:
         """This tap, as it is needed now that the stream waits: what was read last may have changed how text looks."""
-        forms = self._runs.forms
-        send = None if forms is None else self._straight.texts(forms[1])
-        form = _UNKNOWN
-        if forms is not None and send is not None:
-            form, self._send = forms[0], send
-        self._first, self._last, self._quoted = form.first, form.last, form.quoted
+        known, alone = _UNKNOWN, self._runs.alone
+        if alone is not None and (send := self._straight.texts(alone[1])) is not None:
+            known, self._send = alone[0], send
+        self._first, self._last, self._quoted = known.first, known.last, known.quoted
+        self._note = self._notes(self._runs.name)
         return self
 
     def takes(self, pieces: list[bytes]) -> bool:
@@ -164,7 +167,4 @@ class Tapped(list[Chunk]):
     """Chunks that arrived together, of a stream that has a tap."""
 
     __slots__ = ("tap",)
-
-    def __init__(self, chunks: Iterable[Chunk], tap: Tap) -> None:
-        super().__init__(chunks)
-        self.tap = tap
+    tap: Tap

@@ -5,6 +5,7 @@ Pure bytes. Chunks pass as they came but for those three values; only chunks tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ KEEP_ALIVE = b": keep-alive\n\n"
 # What is replaced, and what may stand behind it.
 _NAMES = (b'"id":', b'"created":', b'"model":')
 _BEHIND = (b",", b"}", b" ")
+_NAMED = re.compile(rb'"(?:id|created|model)":')
+# The three as nearly everybody begins a chunk: in this order, with nothing nested between them.
+_BEGINNING = re.compile(
+    rb'\{"id": ?("[^"\\]*+"),([^{}[\]]*?)"created": ?(\d++),([^{}[\]]*?)"model": ?("[^"\\]*+")(?=[,} ])'
+)
 
 _encode = msgspec.json.Encoder().encode
 _decode_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -111,11 +117,22 @@ class StreamWriter:
         self._seen = seen
         self._tokens = None
         self._form = None
-        if seen[0] is None or seen[1] is None or seen[2] is None:
+        answer_id, model, created = seen
+        if answer_id is None or model is None or created is None:
             return
+        said = (_encode(answer_id), b"%d" % created, _encode(model))
+        begins = _BEGINNING.match(data)
+        if begins is not None and begins.group(1, 3, 5) == said and len(_NAMED.findall(data)) == len(said):
+            new_id, new_created, new_model = self._named
+            named = b"{%b,%b%b,%b%b" % (new_id, begins[2], new_created, begins[4], new_model)
+            self._tokens = ((begins[0], named),)
+        else:
+            self._tokens = self._apart(said, data)
+
+    def _apart(self, values: tuple[bytes, ...], data: bytes) -> tuple[tuple[bytes, bytes], ...] | None:
+        """What to replace where each of the values has a place of its own; None where one has not."""
         tokens: list[tuple[bytes, bytes]] = []
-        for name, said, new in zip(_NAMES, (seen[0], int(seen[2]), seen[1]), self._named, strict=True):
-            value = _encode(said)
+        for name, value, new in zip(_NAMES, values, self._named, strict=True):
             for old in (name + value, name + b" " + value):
                 _, found, rest = data.partition(old)
                 # The character behind belongs to the pattern: 12 is not the head of 123 or 12.5.
@@ -124,8 +141,8 @@ class StreamWriter:
                     tokens.append((old + behind, new + behind))
                     break
             else:
-                return
-        self._tokens = tuple(tokens)
+                return None
+        return tuple(tokens)
 
     def _patched_form(self, form: Form) -> tuple[bytes, bytes, bytes] | None:
         """What stands before, between and behind what a run varies; None where the three values cannot be replaced there."""
@@ -147,11 +164,12 @@ class StreamWriter:
 
     def _replaced(self, run: list[bytes]) -> bytes | None:
         """The frames of a run with the three values replaced; None where they do not stand once in each."""
-        if self._tokens is None:
+        tokens = self._tokens
+        if tokens is None:
             return None
         joined = b"data: " + b"\n\ndata: ".join(run) + b"\n\n"
         size = len(run)
-        for old, new in self._tokens:
+        for old, new in tokens:
             if joined.count(old) != size:
                 return None
             joined = joined.replace(old, new)

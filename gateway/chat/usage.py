@@ -12,7 +12,7 @@ _MOST_TOKENS = 2**40
 _WHOLE: Final = {int}
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one answer, or of several added up.
 
     `cached_tokens`, `cache_write_tokens` and `prompt_audio_tokens` are part of `prompt_tokens`; the other details are part
@@ -70,7 +70,7 @@ class Usage(msgspec.Struct, frozen=True):
         }
 
 
-class _Details(msgspec.Struct):
+class _Details(msgspec.Struct, gc=False):
     cached_tokens: int | float | None = None
     cache_write_tokens: int | float | None = 0
     reasoning_tokens: int | float | None = 0
@@ -82,7 +82,7 @@ class _Details(msgspec.Struct):
 _NO_DETAILS = _Details()
 
 
-class WireUsage(msgspec.Struct):
+class WireUsage(msgspec.Struct, gc=False):
     """`usage` as upstreams send it: any count may be missing, null or a float."""
 
     prompt_tokens: int | float | None = None
@@ -110,8 +110,8 @@ class WireUsage(msgspec.Struct):
 
     def usage(self) -> Usage:
         """The same as whole numbers, never negative."""
-        asked, answered = self._prompt, self._completion
-        if asked is None:
+        asked, answered = self.prompt_tokens, self._completion
+        if asked is None and (asked := self.input_tokens) is None:
             asked = (self.total_tokens or 0) - (answered or 0)
         prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
         if prompt is None and completion is None and self.cached_tokens is None:

@@ -46,7 +46,7 @@ _IN_ROW: Final = TraceRow.__struct_fields__[4:-1]
 _NOTHING: Final = Event(0, "turn.failed", 0.0, {})
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=repr)
-_quick: Final = msgspec.json.Encoder()
+_quick: Final = msgspec.json.Encoder().encode
 _decoder: Final = msgspec.json.Decoder(list[Event])
 
 
@@ -59,21 +59,18 @@ def summary(trace: Recorder) -> Mapping[str, Any]:
 
 def encode_events(events: Sequence[Event], content: Content = "masked", redactor: Redactor | None = None) -> bytes:
     """The events as a JSON list, without secrets; with `content="none"` without anything anybody said."""
-    encoded = _as_it_is(events) if content == "masked" else None
+    encoded = None
+    if content == "masked":
+        try:
+            # As they are, where all in them is JSON already.
+            encoded = _quick(events)
+            if not encoded.isascii():
+                encoded.decode()
+        except (UnicodeError, RecursionError, TypeError, ValueError):
+            encoded = None
     if encoded is None:
         encoded = _encoded([_plain(event) if content == "masked" else _without_content(event) for event in events])
     return encoded if redactor is None else redactor.clean_json(encoded)
-
-
-def _as_it_is(events: Sequence[Event]) -> bytes | None:
-    """The events, where each is JSON already; None where something in them has to be read first."""
-    try:
-        encoded = _quick.encode(events)
-        if not encoded.isascii():
-            encoded.decode()
-    except (UnicodeError, RecursionError, TypeError, ValueError):
-        return None
-    return encoded
 
 
 def _encoded(kept: list[Event]) -> bytes:
@@ -102,10 +99,18 @@ def trace_row(
     if private is not None and is_touched(private, encoded):
         encoded = masked_events(private, encoded)
     first, last = (events[0], events[-1]) if events else (_NOTHING, _NOTHING)
+    if last.type == "turn.finished":
+        return answered_row(trace, encoded)
     said: Iterable[Any] = map((last if last.type in LAST else _NOTHING).data.get, _IN_ROW)
-    row = TraceRow(trace.trace_id, trace.owner, first.at, last.at, *said, encoded)  # type: ignore[call-arg]  # `said` has 12
-    # Of a turn that was answered its last event says everything.
-    return row if last.type == "turn.finished" else _completed(row)
+    return _completed(TraceRow(trace.trace_id, trace.owner, first.at, last.at, *said, encoded))  # type: ignore[call-arg]  # `said` has 12
+
+
+def answered_row(trace: Recorder, encoded: bytes) -> TraceRow:
+    """The row of a turn that was answered, whose last event says everything; its events are `encoded`."""
+    events = trace.events
+    last = events[-1]
+    said: Iterable[Any] = map(last.data.get, _IN_ROW)
+    return TraceRow(trace.trace_id, trace.owner, events[0].at, last.at, *said, encoded)  # type: ignore[call-arg]  # `said` has 12
 
 
 def _completed(row: TraceRow) -> TraceRow:

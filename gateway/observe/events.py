@@ -68,7 +68,7 @@ EventType = Literal[
 ]
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):  # what it holds knows nothing of it
     """One thing that happened. `seq` counts from 0 within its trace, `at` is seconds since the epoch."""
 
     seq: int
@@ -89,40 +89,38 @@ class Subscriber(Protocol):
         ...
 
 
-class Recorder:
+class Recorder(msgspec.Struct, eq=False):
     """Collects the events of one turn; handing them on happens once, when the turn is over.
 
     Attributes:
         trace_id: 32 hex digits.
         owner: who the turn belongs to.
+        clock: what dates events.
+        live: who is told of every event at once.
         events: in the order they happened.
         failed_attempts: how many of them tell of a call to a backend that failed.
         private: what is private in the turn, or None where nothing is looked for.
     """
 
-    __slots__ = ("_live", "_now", "events", "failed_attempts", "owner", "private", "trace_id")
-
-    def __init__(self, trace_id: str, owner: str, clock: Clock, live: tuple[LiveSubscriber, ...] = ()) -> None:
-        self.trace_id = trace_id
-        self.owner = owner
-        self.events: list[Event] = []
-        self.failed_attempts = 0
-        self.private: Conversation | None = None
-        self._now = clock.now
-        self._live = live
+    trace_id: str
+    owner: str
+    clock: Clock
+    live: tuple[LiveSubscriber, ...] = ()
+    events: list[Event] = []
+    failed_attempts: int = 0
+    private: Conversation | None = None
 
     def follow(self, listener: LiveSubscriber) -> None:
         """Tell one more listener of every event from now on."""
-        self._live = (*self._live, listener)
+        self.live = (*self.live, listener)
 
     def add(self, kind: EventType, data: dict[str, Any]) -> None:
         """Record one event. `data` is kept as it is; it must be encodable as JSON, and what is JSON already is `msgspec.Raw`."""
         events = self.events
-        event = Event(len(events), kind, self._now(), data)
-        events.append(event)
-        if self._live:
-            for listener in self._live:
-                listener.happened(self, event)
+        events.append(Event(len(events), kind, self.clock.now(), data))
+        if self.live:
+            for listener in self.live:
+                listener.happened(self, events[-1])
 
     def emit(self, kind: EventType, **data: Any) -> None:
         """`add` with the data as keywords."""

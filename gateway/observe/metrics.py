@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import filterfalse
-from operator import attrgetter, is_, itemgetter
+from itertools import compress, filterfalse, repeat
+from operator import attrgetter, is_, is_not, itemgetter, sub
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -106,7 +106,10 @@ _MOST_SHAPES: Final = 256
 _LONGEST_SHAPE: Final = 64
 
 _name_of, _data_of = attrgetter("type"), attrgetter("data")
+_decided_of, _labels_of, _measured_of = itemgetter(*_DECIDED), itemgetter(*_LABELS), itemgetter(*_MEASURED)
 _is_none = partial(is_, None)
+# `_OR_0(value, value)` is the value, or 0.0 for None.
+_OR_0: Final = {None: 0.0}.get
 
 
 class BackendStanding(NamedTuple):
@@ -324,25 +327,33 @@ class Metrics:
         # Turns come in few shapes: which of their events are counted is looked up once for each shape.
         names = tuple(map(_name_of, events))
         shape = self._shapes.get(names) or self._shape(names)
-        if shape.plain is None:
+        plain = shape.plain
+        if plain is None:
             for position, count in shape.counted:
                 count(events[position].data)
             if shape.is_turn:
                 last = events[-1].data
                 self._turns(events[0].data.get("endpoint", NONE), last, [tuple(map(last.get, _MEASURED))])
             return
-        first, made, by, last = map(_data_of, shape.plain(events))
-        endpoint = first.get("endpoint", NONE)
-        labels = (endpoint, by.get("backend"), *map(made.get, _DECIDED), *map(last.get, _LABELS))
-        alike = self._alike.get(labels)
-        if alike is None:
-            if len(self._alike) >= _MOST_KEPT:
-                self._fold()
-            alike = self._alike[labels] = _Alike(endpoint, made, by, last, [])
-        measured = alike.measured
-        measured.append(tuple(map(last.get, _MEASURED)))
-        if len(measured) >= _MOST_ALIKE:
+        first, made, by, last = map(_data_of, plain(events))
+        try:
+            alike = self._alike[first["endpoint"], by["backend"], _decided_of(made), _labels_of(last)]
+            alike.measured.append(_measured_of(last))
+        except KeyError:
+            alike = self._first_alike(first.get("endpoint", NONE), made, by, last)
+        if len(alike.measured) >= _MOST_ALIKE:
             self._count_alike(alike)
+
+    def _first_alike(
+        self, endpoint: str, made: Mapping[str, Any], by: Mapping[str, Any], last: Mapping[str, Any]
+    ) -> _Alike:
+        """Keep the first of turns that are to be counted together, or one of which less is said."""
+        if len(self._alike) >= _MOST_KEPT:
+            self._fold()
+        labels = endpoint, by.get("backend"), tuple(map(made.get, _DECIDED)), tuple(map(last.get, _LABELS))
+        alike = self._alike.setdefault(labels, _Alike(endpoint, made, by, last, []))
+        alike.measured.append(tuple(map(last.get, _MEASURED)))
+        return alike
 
     def _shape(self, names: tuple[str, ...]) -> _Shape:
         counted = tuple((place, self._counting[name]) for place, name in enumerate(names) if name in self._counting)
@@ -391,8 +402,9 @@ class Metrics:
         if stream:
             first_token_of.add(filterfalse(_is_none, first_token_s))
         if status == 200:
-            taken = zip(seconds, upstream_s, tool_s, strict=True)
-            self._overhead.add([max(0.0, s - (up or 0.0) - (tool or 0.0)) for s, up, tool in taken if s is not None])
+            took, upstream, tools = (map(_OR_0, each, each) for each in (seconds, upstream_s, tool_s))
+            overhead = map(max, map(sub, map(sub, took, upstream), tools), repeat(0.0))
+            self._overhead.add(compress(overhead, map(is_not, seconds, repeat(None))))
 
     def _series(self, endpoint: str, model: Any, route: Any, status: Any) -> tuple[Any, ...]:
         known = _one_of(model, self._known_models)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
-from ahocorasick_rs import BytesAhoCorasick
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from gateway.config.models import BackendConfig, GatewayConfig, RemoteEncoderConfig
 from gateway.security.masking.scrubbing import Scrub
@@ -22,6 +22,10 @@ HIDDEN: Final = "[secret]"
 _SHORTEST: Final = 6
 # Of the variables that a server's program is given, those whose values are none of the log's business.
 _SECRET_NAME: Final = re.compile(r"key|token|secret|pass|pwd|cred|auth|cookie|session|dsn|url|uri", re.IGNORECASE)
+# Patterns that no JSON text holds: control characters are escaped there. Beside them the finder has too many different first letters
+# to look for each of those, and compares up to 64 patterns at once, 16 places a step: a fifth of the time.
+_NOWHERE: Final = [bytes([letter]) * _SHORTEST for letter in range(1, 5)]
+_COMPARED: Final = 60
 
 
 class Redactor:
@@ -43,7 +47,7 @@ class Redactor:
         self._encoded = [
             json.dumps(form, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass") for form in ordered
         ]
-        self._finder = BytesAhoCorasick(self._encoded) if ordered else None
+        self._finds = _finder(self._encoded) if ordered else None
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def clean(self, text: str) -> str:
@@ -53,7 +57,8 @@ class Redactor:
     def clean_json(self, encoded: bytes) -> bytes:
         """The same for a whole JSON text, encoded as UTF-8."""
         # All of them at once, in every trace: one after the other, sixty keys took a tenth of a millisecond.
-        if self._finder is None or not self._finder.find_matches_as_indexes(encoded):
+        finds = self._finds
+        if finds is None or not finds(encoded):
             return encoded
         for form in self._encoded:
             encoded = encoded.replace(form, HIDDEN.encode())
@@ -70,6 +75,14 @@ class Redactor:
         if isinstance(value, (list, tuple)):
             return [self.clean_value(item) for item in value]
         return value
+
+
+def _finder(forms: list[bytes]) -> Callable[[bytes], list[tuple[int, int, int]]]:
+    """What finds any of these in a JSON text, and nothing in a text without them."""
+    if len(forms) > _COMPARED:
+        return BytesAhoCorasick(forms).find_matches_as_indexes
+    # Only where the first match wins are patterns compared at once.
+    return BytesAhoCorasick([*forms, *_NOWHERE], MatchKind.LeftmostFirst).find_matches_as_indexes
 
 
 def secrets_of(config: GatewayConfig) -> Iterator[str]:

@@ -18,7 +18,7 @@ import structlog
 from gateway.clock import Clock
 from gateway.config.models import TracesConfig
 from gateway.errors import StoreUnavailable
-from gateway.observe.encoding import trace_row
+from gateway.observe.encoding import answered_row, encode_events, trace_row
 from gateway.observe.events import Recorder
 from gateway.observe.redaction import Redactor
 from gateway.security.masking.messages import Conversation
@@ -33,7 +33,10 @@ GATHER_S: Final = 1.0
 _MANY: Final = 1000
 # The owner of requests whose caller is unknown. They are counted and logged; kept, anybody could fill the disk.
 NOBODY: Final = "-"
-_BATCH: Final = 500
+# Traces of one transaction.
+_BATCH: Final = 512
+# Traces after which somebody looks again at how much waits.
+_LOOK: Final = 100
 # Characters of a trace beside its messages, and of one that is encoded on the spot.
 _LEAST: Final = 2000
 _SMALL: Final = 50_000
@@ -61,16 +64,20 @@ class TraceWriter:
         vault: KeepsValues | None = None,
     ) -> None:
         self._store = store
-        self._config = config
         self._clock = clock
         self._redactor = redactor
         self._vault = vault
-        self._private: Callable[[str], Conversation | None] = lambda _: None
+        self.configure(config)
         self._max_waiting = max_waiting
         self._many = max(1, min(_MANY, max_waiting // 2))
         self._gather_s = gather_s
-        self._waiting: list[_Waiting] = []
+        # What waits: rows, and what is still to be encoded or has private values to keep.
+        self._rows: list[TraceRow] = []
+        self._others: list[_Other] = []
+        # Of all that waits or is being written, but for rows behind the first so many; and the number of rows at which to look again.
         self._characters = 0
+        self._counted = 0
+        self._look_at = 0
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         self._settled = asyncio.Condition()
@@ -87,6 +94,8 @@ class TraceWriter:
         a turn that ended before anybody knew its route.
         """
         self._config = config
+        self._content = config.content
+        self._thins = config.sample < 1
         self._private = private
 
     async def open(self) -> None:
@@ -95,39 +104,62 @@ class TraceWriter:
 
     def finished(self, trace: Recorder) -> None:
         """Queue one trace; drop it where the queue is full. Never waits, never raises."""
-        config = self._config
-        if trace.owner == NOBODY or (config.sample < 1 and not _sampled(trace.trace_id, config.sample)):
+        if trace.owner == NOBODY or (self._thins and not _sampled(trace.trace_id, self._config.sample)):
             return
-        events = trace.events
-        messages = events[0].data.get("messages")
-        # What it holds on to, roughly: the request is what can be large.
-        size = _LEAST + (sum(map(len, messages)) if isinstance(messages, list) else 0)
-        waiting, characters = self._waiting, self._characters + size
-        count = len(waiting)
-        if count >= self._max_waiting or characters > MAX_CHARACTERS:
+        rows = self._rows
+        if len(rows) >= self._look_at and not self._has_room():
             self.dropped += 1
             return
+        events = trace.events
+        if trace.private is None and events[-1].type == "turn.finished":
+            try:
+                # The request is what can be large.
+                if sum(map(len, events[0].data["messages"])) <= _SMALL:
+                    # At once: while it is warm it costs half, and the turn's objects die young.
+                    rows.append(answered_row(trace, encode_events(events, self._content, self._redactor)))
+                    return
+            except Exception:  # noqa: BLE001, S110 - whoever writes it tries again, and tells
+                pass
+        self._queue(trace)
+
+    def _queue(self, trace: Recorder) -> None:
+        """Queue a trace of which more is to be found out."""
         private = trace.private
-        if private is None and events[-1].type != "turn.finished" and not _is_decided(trace):
+        if private is None and trace.events[-1].type != "turn.finished" and not _is_decided(trace):
             private = self._private(trace.owner)
-        row: TraceRow | None = None
+        messages = trace.events[0].data.get("messages")
+        size = _LEAST + (sum(map(len, messages)) if isinstance(messages, list) else 0)
+        if self._characters + size > MAX_CHARACTERS or not self._has_room():
+            self.dropped += 1
+            return
+        what: Recorder | TraceRow = trace
         # What is private is looked for in a thread.
         if size <= _SMALL and (private is None or not private.masking.known):
-            # At once: while it is warm it costs half, and the turn's objects die young.
-            try:
-                row = trace_row(trace, config.content, self._redactor, private)
-            except Exception:  # noqa: BLE001 - whoever writes it tries again, and tells
-                row = None
-        elif characters > MAX_CHARACTERS // 2:
+            with contextlib.suppress(Exception):  # as above
+                what = trace_row(trace, self._content, self._redactor, private)
+        self._others.append(_Other(size, what, private))
+        self._characters += size
+
+    def _has_room(self) -> bool:
+        """Whether more may wait. Rouses whoever writes."""
+        count = len(self._rows) + len(self._others)
+        self._count()
+        if count >= self._max_waiting or self._characters > MAX_CHARACTERS:
+            return False
+        self._look_at = len(self._rows) + min(_LOOK, self._many, self._max_waiting - count)
+        self._wake.set()
+        if count >= self._many or self._characters > MAX_CHARACTERS // 2:
             self._hurry.set()
-        if not count % self._many:
-            (self._hurry if count else self._wake).set()
-        waiting.append(_Waiting(size, row, private, trace if row is None else None))
-        self._characters = characters
+        return True
+
+    def _count(self) -> None:
+        """Count the characters of rows that are not counted yet."""
+        self._characters += _size_of(self._rows[self._counted :])
+        self._counted = len(self._rows)
 
     async def flush(self, timeout_s: float = 5) -> bool:
         """Wait until everything queued by now is kept or dropped; False where that takes longer than `timeout_s`."""
-        goal = self._taken + len(self._waiting)
+        goal = self._taken + len(self._rows) + len(self._others)
         if self._done >= goal:
             return True
         self._hurry.set()
@@ -140,7 +172,7 @@ class TraceWriter:
 
     async def close(self, timeout_s: float = 5) -> None:
         """Write what waits, for up to `timeout_s`, and stop. What is left then is dropped and counted."""
-        self._max_waiting = 0
+        self._max_waiting = self._look_at = 0
         if self._task is None:
             return
         await self.flush(timeout_s)
@@ -148,8 +180,9 @@ class TraceWriter:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         self._task = None
-        self.dropped += len(self._waiting)
-        self._waiting.clear()
+        self.dropped += len(self._rows) + len(self._others)
+        self._rows.clear()
+        self._others.clear()
 
     async def _run(self) -> None:
         while True:
@@ -158,52 +191,69 @@ class TraceWriter:
                 await asyncio.wait_for(self._hurry.wait(), self._gather_s)
             self._hurry.clear()
             # What comes while these are written gathers anew: written at once, it would be a few at a time for as long as more come.
-            due = len(self._waiting)
-            while due > 0:
-                due -= await self._write_batch()
-            if not self._waiting:
+            await self._write()
+            if not self._rows and not self._others:
                 self._wake.clear()
 
-    async def _write_batch(self) -> int:
-        """Write the oldest that wait; how many."""
-        batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-        self._taken += len(batch)
-        lost_before = self.dropped
-        written_before = self.written
+    async def _write(self) -> None:
+        """Write what waits by now."""
+        rows, others = self._rows, self._others
+        count, size = len(rows) + len(others), _size_of(rows) + sum(other.size for other in others)
+        self._count()
+        self._rows, self._others, self._counted, self._look_at = [], [], 0, 0
+        self._taken += count
+        lost_before, written_before = self.dropped, self.written
         try:
-            await self._keep(batch)
+            if others:
+                # Of two traces of one turn the later is to stay.
+                rows = sorted([*rows, *await self._read(others)], key=_finished_at)
+            for start in range(0, len(rows), _BATCH):
+                await self._keep(rows[start : start + _BATCH])
         except asyncio.CancelledError:
-            self.dropped = lost_before + len(batch) - (self.written - written_before)
+            self.dropped = lost_before + count - (self.written - written_before)
             raise
         finally:
-            self._characters -= sum(map(_size_of, batch))
-            self._done += len(batch)
+            self._characters -= size
+            self._done += count
             async with self._settled:
                 self._settled.notify_all()
-        return len(batch)
 
-    async def _keep(self, batch: list[_Waiting]) -> None:
+    async def _read(self, others: list[_Other]) -> list[TraceRow]:
+        """The rows of these, whose private values are kept then."""
         try:
-            rows = [*filter(None, map(_row_of, batch))]
-            if len(rows) < len(batch):
-                # Off the event loop: long conversations take milliseconds to encode.
-                rows += await asyncio.to_thread(_rows, batch, self._config, self._redactor)
-            if self._vault is not None:
+            # Off the event loop: long conversations take milliseconds to encode.
+            rows = await asyncio.to_thread(_rows_of, others, self._config, self._redactor)
+            if self._vault is not None and (values := _values(others)):
                 # First: a placeholder that can be read can be asked for.
-                await self._vault.keep(_values(batch))
+                await self._vault.keep(values)
+        except StoreUnavailable as error:
+            self._lost(len(others), error)
+            return []
+        except Exception:  # noqa: BLE001 - as in `_keep`
+            if len(others) == 1:
+                self._cannot_be_written(others[0].what.trace_id)
+                return []
+            return [row for other in others for row in await self._read([other])]
+        return rows
+
+    async def _keep(self, rows: list[TraceRow]) -> None:
+        try:
             await self._store.traces.add(rows)
-            self.written += len(batch)
+            self.written += len(rows)
             self._failing = False
         except StoreUnavailable as error:
-            self._lost(len(batch), error)
+            self._lost(len(rows), error)
         except Exception:  # noqa: BLE001 - as the next line says
             # The task's outermost handler: a trace that can't be written must end neither the writing nor its neighbours.
-            if len(batch) == 1:
-                self.dropped += 1
-                _log.exception("a trace could not be written", trace_id=batch[0].of.trace_id)
+            if len(rows) == 1:
+                self._cannot_be_written(rows[0].trace_id)
                 return
-            for each in batch:
-                await self._keep([each])
+            for row in rows:
+                await self._keep([row])
+
+    def _cannot_be_written(self, trace_id: str) -> None:
+        self.dropped += 1
+        _log.exception("a trace could not be written", trace_id=trace_id)
 
     def _lost(self, count: int, error: StoreUnavailable) -> None:
         self.dropped += count
@@ -213,7 +263,7 @@ class TraceWriter:
         self._failing = True
 
 
-_size_of, _row_of, _private_of = map(attrgetter, ("size", "row", "private"))
+_events_of, _finished_at = attrgetter("events"), attrgetter("finished_at")
 
 
 class KeepsValues(Protocol):
@@ -224,30 +274,28 @@ class KeepsValues(Protocol):
         ...
 
 
-class _Waiting(msgspec.Struct, frozen=True):
-    """A trace in the queue: its `row` where it is encoded already, else the trace itself."""
+class _Other(msgspec.Struct, frozen=True):
+    """A trace that waits and is not just a row: encoded already, or as it is."""
 
     size: int
-    row: TraceRow | None
+    what: TraceRow | Recorder
     private: Conversation | None
-    trace: Recorder | None
-
-    @property
-    def of(self) -> TraceRow | Recorder:
-        """Either."""
-        found = self.row or self.trace
-        assert found is not None
-        return found
 
 
-def _rows(batch: list[_Waiting], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
-    return [trace_row(each.trace, config.content, redactor, each.private) for each in batch if each.trace is not None]
+def _size_of(rows: list[TraceRow]) -> int:
+    """Characters of these rows, without a step for each."""
+    return _LEAST * len(rows) + sum(map(len, map(_events_of, rows)))
 
 
-def _values(batch: list[_Waiting]) -> list[tuple[str, Mapping[str, str]]]:
-    if not any(map(_private_of, batch)):
-        return []
-    return [(each.of.owner, each.private.masking.values) for each in batch if each.private is not None]
+def _rows_of(others: list[_Other], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
+    return [
+        each.what if isinstance(each.what, TraceRow) else trace_row(each.what, config.content, redactor, each.private)
+        for each in others
+    ]
+
+
+def _values(others: list[_Other]) -> list[tuple[str, Mapping[str, str]]]:
+    return [(each.what.owner, each.private.masking.values) for each in others if each.private is not None]
 
 
 def _sampled(trace_id: str, share: float) -> bool:

@@ -16,7 +16,7 @@ from gateway.clock import Clock
 from gateway.config.calibration import CalibrationFile, EncoderCalibration
 from gateway.config.models import RouteConfig, RouterConfig
 from gateway.errors import ConfigError, Problem
-from gateway.routing.cache import DecisionCache, cache_key
+from gateway.routing.cache import DecisionCache, Key, cache_key
 from gateway.routing.calibrated import Calibrated
 from gateway.routing.conditions import UsedFacts, allowed
 from gateway.routing.decision import Candidate, Decision
@@ -160,7 +160,10 @@ class CompositeRouter:
             if not asked or not self._semantic.enabled:
                 decision = self._disabled if asked else self._no_text
             else:
-                decision, asked = await self._by_meaning(scan, facts)
+                key = cache_key(self.version, asked, self._facts.key(facts))
+                decision = self.cache.get(key) or await self._by_meaning(key, asked, scan, facts)
+                if facts.before and decision.route is None and decision.reason in _UNDECIDED and follows(asked):
+                    decision, asked = await self._with_before(decision, scan, facts)
             if facts.kept is not None and facts.kept != decision.route:
                 decision = await self._stay(facts.kept, decision, asked, scan, facts)
         return await self._explained(decision, asked, scan, facts) if explain else decision
@@ -168,24 +171,16 @@ class CompositeRouter:
     def _scan(self, facts: Facts) -> Scan:
         return self._rules.scan(normalise(both_ends(facts.text)))
 
-    async def _by_meaning(self, scan: Scan, facts: Facts) -> tuple[Decision, str]:
-        """The decision, and the normalised text it was made about."""
-        decision = await self._about(scan.text, scan, facts)
-        if decision.route is None and decision.reason in _UNDECIDED and facts.before and follows(scan.text):
-            together = _together(scan, facts)
-            longer = await self._about(together, scan, facts)
-            if longer.route is not None:
-                return longer, together
-        return decision, scan.text
+    async def _with_before(self, decision: Decision, scan: Scan, facts: Facts) -> tuple[Decision, str]:
+        """The decision about a short question and what was said before it, or the one without; and what it was made about."""
+        together = _together(scan, facts)
+        # `none_of` looks at the question alone, and two pairs of texts may be one when joined.
+        key = (*cache_key(self.version, together, self._facts.key(facts)), scan.text)
+        longer = self.cache.get(key) or await self._by_meaning(key, together, scan, facts)
+        return (longer, together) if longer.route is not None else (decision, scan.text)
 
-    async def _about(self, text: str, scan: Scan, facts: Facts) -> Decision:
-        key = cache_key(self.version, text, self._facts.key(facts))
-        if text != scan.text:
-            # `none_of` looks at the question alone, and two pairs of texts may be one when joined.
-            key = (*key, scan.text)
-        kept = self.cache.get(key)
-        if kept is not None:
-            return kept
+    async def _by_meaning(self, key: Key, text: str, scan: Scan, facts: Facts) -> Decision:
+        """A decision about a normalised text, kept under its key."""
         decision = self._decided(await self._semantic.match(text, self._barred(scan, facts)))
         if decision.reason not in NOT_KEPT:
             self.cache.put(key, replace(decision, cached=True))

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-import ahocorasick_rs
 import msgspec
+from ahocorasick_rs import BytesAhoCorasick
 from msgspec.structs import replace
 
 from gateway.config.models import RouteConfig, When
@@ -112,7 +112,9 @@ class RuleTable:
         self.rank = {rule.route: rule.rank for rule in self.rules}
         # These may match without any keyword, so every text has to ask them.
         self._always = [rule.rank for rule in self.rules if rule.patterns or rule.when_suffices]
-        self._find = ahocorasick_rs.AhoCorasick(list(self._index)).find_matches_as_indexes if self._index else None
+        words = [word.encode() for word in self._index]
+        # Of text, the library would count every character to say where words stand, found or not.
+        self._find = BytesAhoCorasick(words).find_matches_as_indexes if words else None
 
     def _rule(self, rank: int, route: RouteConfig) -> Rule:
         file = self._files.get(route.route, f"routes/{route.route}.yaml")
@@ -156,9 +158,12 @@ class RuleTable:
         scan = Scan(text)
         if self._find is None:
             return scan
-        found = self._find(text, True)
+        encoded = text.encode()
+        found = self._find(encoded, True)
         if not found:
             return scan
+        if len(encoded) != len(text):
+            found = _in_characters(found, encoded)
         bound_left, bound_right, size = self._bound_left, self._bound_right, len(text)
         for number, start, end in found:
             # Most of what is found in a long text is the inside of a longer word. It is told without a call, and without
@@ -182,7 +187,7 @@ class RuleTable:
     def within(self, text: str) -> list[Use]:
         """Every keyword that stands in a normalised text, those of one spelling in the order of ranks."""
         uses = []
-        for number, start, end in self._find(text, True) if self._find else ():
+        for number, start, end in self._found_in(text):
             word = self._words[number]
             if _stands_alone(word, text, start, end):
                 uses += [Use(rank, _KINDS[kind], bit, keyword) for kind, rank, bit, keyword in word.uses]
@@ -231,7 +236,7 @@ class RuleTable:
         """Every keyword and pattern found, by rank, with positions in the text as it was sent. Not for the hot path."""
         positions = Positions(both_ends(original))
         matches: dict[int, list[Match]] = {}
-        for number, start, end in self._find(scan.text, True) if self._find else ():
+        for number, start, end in self._found_in(scan.text):
             word = self._words[number]
             if _stands_alone(word, scan.text, start, end):
                 for kind, rank, _, keyword in word.uses:
@@ -245,11 +250,27 @@ class RuleTable:
             for rank, found in matches.items()
         }
 
+    def _found_in(self, text: str) -> list[tuple[int, int, int]]:
+        """Each keyword's number and where it stands, within longer words too."""
+        encoded = text.encode()
+        return _in_characters(self._find(encoded, True), encoded) if self._find else []
+
     def _found_patterns(self, text: str, positions: Positions) -> Iterator[tuple[int, Match]]:
         for rule in self.rules:
             for expression, pattern in rule.patterns:
                 if (found := pattern.search(text)) is not None:
                     yield rule.rank, Match("pattern", expression, *positions.span(found.start(), found.end()))
+
+
+def _in_characters(found: list[tuple[int, int, int]], encoded: bytes) -> list[tuple[int, int, int]]:
+    """Places in UTF-8 as places in the text; they come by their ends."""
+    placed: list[tuple[int, int, int]] = []
+    read = size = 0
+    for number, start, end in found:
+        size += len(encoded[read:end].decode())
+        placed.append((number, size - len(encoded[start:end].decode()), size))
+        read = end
+    return placed
 
 
 def _stands_alone(word: _Word, text: str, start: int, end: int) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from gateway.backends.tap import Straight
 from gateway.chat.answer import Choice
 from gateway.chat.blocks import Message, Reasoning, Refusal
-from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta
+from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, TextName
 from gateway.chat.deltas import Assembly, CallPiece, encode_piece
 from gateway.chat.normalise import finish_reason
 from gateway.chat.usage import Usage
@@ -156,9 +156,9 @@ class StreamedRound:
         """Whether the first choice asks for a call."""
         return bool(self._assemblies[0].tracker.calls())
 
-    def straight(self) -> Callable[[str], None] | None:
-        """What takes in text of the first choice that passes as it comes; None before its role was sent."""
-        return self._assemblies[0].text.append if 0 in self._state.roles else None
+    def straight(self) -> Callable[[TextName], Callable[[str], None]] | None:
+        """What takes in text of the first choice that passes as it comes, by the field that says it; None before its role was sent."""
+        return self._assemblies[0].taking if 0 in self._state.roles else None
 
     def feed(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Take in what arrived; what of it the client may see."""
@@ -166,7 +166,7 @@ class StreamedRound:
         state = self._state
         for chunk in chunks:
             if chunk.run is not None and 0 in state.roles:
-                self._assemblies[0].text.append(chunk.run.text)
+                self._assemblies[0].taking(chunk.run.form.name)(chunk.run.text)
                 visible.append(chunk)
                 continue
             if (said := chunk.fields.usage) is not None and not said.blank:
@@ -179,11 +179,11 @@ class StreamedRound:
             if (
                 len(choices) == 1
                 and delta is not None
+                and delta.role is None
                 and choice.finish_reason is None
                 and chunk.fields.usage is None
                 and delta.tool_calls is None
                 and delta.function_call is None
-                and delta.role is None
                 and 0 in state.roles
                 and not choice.index
             ):

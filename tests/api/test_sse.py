@@ -4,9 +4,10 @@ import asyncio
 
 from gateway.api.errors import internal
 from gateway.api.sse import ChatStream
-from gateway.chat.blocks import ToolCall
+from gateway.chat.blocks import Message, Text, ToolCall
 from gateway.chat.relay import StreamWriter
 from gateway.chat.usage import Usage
+from gateway.turn.stream import end_chunk, whole_chunk
 
 
 class Client:
@@ -74,6 +75,36 @@ async def test_role_is_sent_once_and_the_end_mark_last() -> None:
     assert client.body.endswith(b"data: [DONE]\n\n")
     assert len(client.pieces) == 4
     assert client.over
+
+
+async def test_what_comes_first_is_sent_at_once_though_it_ends_the_answer() -> None:
+    client = Client()
+    stream = opened(client)
+    await stream.relay([whole_chunk(Message("assistant", (Text("hi"),)), "stop")])
+    assert len(client.pieces) == 1
+    await stream.finish(None, Usage(1, 2))
+    assert client.pieces[1:] == [b"data: [DONE]\n\n"]
+
+
+async def test_what_ends_an_answer_is_sent_with_what_follows_at_once() -> None:
+    client = Client()
+    stream = opened(client)
+    await stream.relay([whole_chunk(Message("assistant", (Text("hi"),)), None)])
+    await stream.relay([end_chunk("stop")])
+    assert len(client.pieces) == 1
+    await stream.finish(None, Usage(1, 2))
+    assert len(client.pieces) == 2
+    assert client.pieces[1].endswith(b"data: [DONE]\n\n")
+
+
+async def test_what_ends_an_answer_is_sent_though_nothing_follows_at_once() -> None:
+    client = Client()
+    stream = opened(client)
+    await stream.add("hi")
+    await stream.relay([end_chunk("stop")])
+    await client.until(2)
+    await stream.finish(None, Usage(1, 2))
+    assert client.pieces[2:] == [b"data: [DONE]\n\n"]
 
 
 async def test_usage_is_sent_to_those_alone_who_asked() -> None:

@@ -73,7 +73,7 @@ async def asking(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator
 
 async def whole(client: Http1, wait_s: float = 20.0) -> tuple[int, bytes]:
     until = asyncio.get_running_loop().time() + wait_s
-    response = await client.post(b"x-one: 1\r\n", (b"a ", b"body"), until)
+    response = await client.post(b"x-one: 1\r\n", b"a body", until)
     try:
         parts = []
         while data := await response.readany(until):
@@ -123,7 +123,7 @@ def test_headers_are_those_of_the_answer_alone_by_lower_case_names(
             until = asyncio.get_running_loop().time() + 20
             seen = []
             for _ in range(2):
-                response = await client.post(b"", (b"body",), until)
+                response = await client.post(b"", b"body", until)
                 while not response.complete:
                     await response.connection.wait(response, until)
                 seen.append((response.headers, response.at_once()))
@@ -150,7 +150,7 @@ def test_only_what_is_whole_and_not_encoded_is_had_at_once(
         for answer in answers:
             async with asking(Server(answer, hang_up=True).talk) as client:
                 until = asyncio.get_running_loop().time() + 20
-                response = await client.post(b"", (b"body",), until)
+                response = await client.post(b"", b"body", until)
                 assert response.at_once() is None
                 while not response.complete:
                     await response.connection.wait(response, until)
@@ -163,15 +163,76 @@ def test_only_what_is_whole_and_not_encoded_is_had_at_once(
 @_LOOPS
 def test_connection_that_may_not_be_kept_is_not(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     closing = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello"
-    server = Server(closing, _OK + b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nforeign", _OK)
+    another = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nforeign"
+    informed = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+    server = Server(closing, _OK + another, _OK + b"HTTP/1.1 2", informed + _OK + another[:40], informed + _OK, _OK)
 
     async def work() -> None:
         async with asking(server.talk) as client:
-            for _ in range(3):
+            for _ in range(6):
                 assert await whole(client) == (200, b"hello")
 
     run(make_loop, work())
-    assert server.connections == 3
+    assert server.connections == 5
+
+
+@_LOOPS
+def test_headers_of_what_follows_an_answer_are_not_its_own(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    another = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 7\r\n\r\nforeign"
+
+    async def work() -> None:
+        async with asking(Server(_OK + another).talk) as client:
+            response = await client.post(b"", b"body", asyncio.get_running_loop().time() + 20)
+            assert (response.headers, response.at_once()) == ({b"content-length": b"5"}, b"hello")
+            response.give_back()
+            response.give_back()
+            assert client.idle == []
+
+    run(make_loop, work())
+
+
+@_LOOPS
+def test_connection_that_the_server_closed_is_not_asked_over(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    server = Server(_OK, _OK, hang_up=True)
+
+    async def work() -> None:
+        async with asking(server.talk) as client:
+            for _ in range(2):
+                assert await whole(client) == (200, b"hello")
+                while client.idle:
+                    await asyncio.sleep(0.001)
+
+    run(make_loop, work())
+    assert server.connections == 2
+
+
+@_LOOPS
+def test_connection_that_nobody_uses_is_closed(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http1, "_LOOKED_S", 0.01)
+    server = Server(_OK, _OK, _OK)
+
+    async def work() -> None:
+        async with asking(server.talk) as client:
+            assert await whole(client) == (200, b"hello")
+            (first,) = client.idle
+            while first.unused_looks < 3:
+                await asyncio.sleep(0.001)
+            assert await whole(client) == (200, b"hello")
+            assert (client.idle, first.unused_looks) == ([first], 0)
+            while client.idle:
+                await asyncio.sleep(0.001)
+            assert not first.usable
+            assert await whole(client) == (200, b"hello")
+            assert client.idle != [first]
+
+    run(make_loop, work())
+    assert server.connections == 2
 
 
 @_LOOPS
@@ -225,6 +286,53 @@ def test_what_is_no_whole_answer_is_an_error(
         async with asking(Server(answer, hang_up=True).talk) as client:
             with pytest.raises(expected):
                 await whole(client)
+
+    run(make_loop, work())
+
+
+@_LOOPS
+@pytest.mark.parametrize("headed", [False, True], ids=["head", "body"])
+def test_what_is_broken_is_told_at_once_though_the_server_stays(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], headed: bool
+) -> None:
+    had, ended = asyncio.Event(), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"body")
+        if headed:
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            await had.wait()
+        writer.write(b"no size\r\n")
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        ended.set()
+
+    async def work() -> None:
+        async with asking(talk) as client:
+            until = asyncio.get_running_loop().time() + 20
+            if headed:
+                response = await client.post(b"", b"body", until)
+                read = asyncio.create_task(response.readany(until))
+                await asyncio.sleep(0)
+                had.set()
+                with pytest.raises(CutOff):
+                    await read
+                response.give_back()
+            else:
+                with pytest.raises(NotHttp):
+                    await client.post(b"", b"body", until)
+            await ended.wait()
+
+    run(make_loop, work())
+
+
+@_LOOPS
+def test_where_there_is_no_head_there_is_no_answer(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def work() -> None:
+        async with asking(Server(b"HTTP/1.1 200 OK\r\ncontent-le", hang_up=True).talk) as client:
+            with pytest.raises(Disconnected):
+                await client.post(b"", b"body", asyncio.get_running_loop().time() + 20)
 
     run(make_loop, work())
 
@@ -293,7 +401,7 @@ def test_server_that_answers_before_it_has_read_is_asked_anew(
     async def work() -> None:
         async with asking(talk) as client:
             until = asyncio.get_running_loop().time() + 20
-            (await client.post(b"", (large,), until)).give_back()
+            (await client.post(b"", large, until)).give_back()
             assert await whole(client) == (200, b"hello")
             await client.close()
             while ended < heads:
@@ -310,7 +418,7 @@ def test_connection_that_took_a_large_request_is_kept(make_loop: Callable[[], as
     async def work() -> None:
         async with asking(server.talk) as client:
             until = asyncio.get_running_loop().time() + 20
-            response = await client.post(b"", (b"x" * 16 * 1024 * 1024,), until)
+            response = await client.post(b"", b"x" * 16 * 1024 * 1024, until)
             assert await response.readany(until) == b"hello"
             response.give_back()
             assert await whole(client) == (200, b"hello")
@@ -368,7 +476,7 @@ def test_server_waits_for_a_reader_that_does_not_read(make_loop: Callable[[], as
     async def work() -> None:
         async with asking(talk) as client:
             until = asyncio.get_running_loop().time() + 20
-            response = await client.post(b"", (b"body",), until)
+            response = await client.post(b"", b"body", until)
             before = -1
             while before != sent:  # until the server cannot go on
                 before = sent
@@ -410,8 +518,8 @@ def test_head_is_refused_that_would_say_more_than_it_should() -> None:
 
 def test_user_of_the_address_is_sent_unless_a_key_is() -> None:
     url = URL("http://me:secret@127.0.0.1:1/")
-    assert b"authorization: Basic bWU6c2VjcmV0\r\n" in Http1(url, {})._head
-    assert b"Basic" not in Http1(url, {"authorization": "Bearer x"})._head
+    assert b"authorization: Basic bWU6c2VjcmV0\r\n" in Http1(url, {}).head
+    assert b"Basic" not in Http1(url, {"authorization": "Bearer x"}).head
 
 
 def _certificate(name: str) -> bytes:

@@ -78,6 +78,13 @@ def test_nested_value_that_equals_the_chunk_s_is_untouched() -> None:
     assert named(bodies) == [HEAD] * 3
 
 
+def test_value_that_stands_twice_is_the_answers_own_in_both_places() -> None:
+    data = came({"content": "a"}).data
+    for name in (b'"id":"chatcmpl-up"', b'"created":17', b'"model":"up/stream"'):
+        for twice in (data.replace(name, name + b"," + name), data[:-1] + b"," + name + b"}"):
+            assert named(sent(decode_chunk(twice))) == [HEAD]
+
+
 def test_other_spacing_under_the_same_id_is_named_too() -> None:
     assert named(sent(came({"content": "a"}), came({"content": "b"}, spaced=True))) == [HEAD, HEAD]
 

@@ -71,8 +71,7 @@ def streamed(text: str, **beside: Any) -> bytes:
 
 def runs(*, blank: bool = True) -> RunScanner:
     found = RunScanner(blank=blank)
-    found.learn(decode_chunk(streamed("first")))
-    assert found.settled
+    assert found.learn(decode_chunk(streamed("first")))
     return found
 
 
@@ -122,10 +121,11 @@ def test_empty_text_ends_a_run_where_it_has_to_be_left_out() -> None:
     assert runs(blank=False).scan([streamed("")], 0) is None
 
 
+@pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("between", [streamed(""), streamed("b").replace(b'"index": 0', b'"index": 1')])
-def test_looking_at_many_with_others_between_takes_no_longer_for_each(between: bytes) -> None:
-    payloads = [streamed(f"word {at} ") for at in range(8000)]
-    payloads[5001:-1:3] = [between] * len(payloads[5001:-1:3])
+def test_looking_at_many_with_others_between_takes_no_longer_for_each(between: bytes, every: int) -> None:
+    payloads = [streamed(f"word {at} ") for at in range(40_000)]
+    payloads[20_001:-1:every] = [between] * len(payloads[20_001:-1:every])
     scanner = runs(blank=False)
     began, at, read = time.process_time(), 0, 0
     while at < len(payloads):
@@ -136,11 +136,22 @@ def test_looking_at_many_with_others_between_takes_no_longer_for_each(between: b
     assert time.process_time() - began < 4
 
 
+def test_long_run_is_read_in_ever_larger_pieces_and_keeps_every_byte() -> None:
+    payloads = [streamed(f"word {at} ") for at in range(2000)]
+    scanner, at, found = runs(), 0, []
+    while at < len(payloads):
+        run = scanner.scan(payloads, at)
+        assert run is not None
+        found.append(run[0])
+        at = run[1]
+    assert [payload for chunk in found for payload in chunk.payloads] == payloads
+    assert [len(chunk.payloads) for chunk in found] == [128, 256, 512, 1024, 80]
+
+
 @pytest.mark.parametrize("beside", [{"role": "assistant"}, {"tool_calls": []}, {"reasoning": "x"}])
 def test_form_is_not_learned_from_what_says_more_than_text(beside: dict[str, Any]) -> None:
     found = RunScanner()
-    found.learn(decode_chunk(streamed("x", **beside)))
-    assert not found.settled
+    assert not found.learn(decode_chunk(streamed("x", **beside)))
 
 
 def padded(text: str, padding: str) -> bytes:

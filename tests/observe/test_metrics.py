@@ -221,8 +221,26 @@ def test_plain_turns_are_counted_as_if_one_by_one() -> None:
     assert found["hermes_tokens_total", ("prompt", "fast")] == 3 * (5 * 30 + 7)
     assert found["hermes_first_token_seconds_sum", ("fast",)] == pytest.approx(3 * 5 * 0.5)
     assert found["hermes_first_token_seconds_count", ("strong",)] == 0
+    assert found["hermes_overhead_seconds_count", ()] == 3 * 6
+    assert found["hermes_overhead_seconds_sum", ()] == pytest.approx(3 * (0.25 + 1.25 + 0.25 + 0.25 + 0.0 + 1.0))
     assert found["hermes_attempts_total", ("small", "answered")] == 21
     assert found["hermes_route_cache_total", ("miss",)] == 21
+
+
+def test_plain_turns_of_which_less_is_said_are_counted_all_the_same() -> None:
+    metrics = made()
+    for _ in range(200):
+        trace = Recorder("a" * 32, "app", HandClock())
+        trace.emit("request.received")
+        trace.emit("decision.made", route="orders")
+        trace.emit("round.answered")
+        trace.emit("turn.finished", status=200, seconds=0.5)
+        metrics.finished(trace)
+    assert max(len(each.measured) for each in metrics._alike.values()) < 64
+    found = samples(metrics)
+    assert found["hermes_requests_total", ("-", "-", "-", "200")] == 200
+    assert found["hermes_decisions_total", ("orders", "-")] == 200
+    assert found["hermes_overhead_seconds_sum", ()] == pytest.approx(100)
 
 
 def test_turns_are_counted_by_the_names_they_ended_under() -> None:

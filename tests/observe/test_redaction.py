@@ -60,11 +60,26 @@ def test_every_secret_of_a_configuration_is_known() -> None:
     assert {f"secret-{number}" for number in range(1, 8)} <= set(secrets_of(config))
 
 
-def test_each_of_many_secrets_is_found_in_json() -> None:
-    secrets = [f'key-"{number}"-{number * 7919:08x}' for number in range(60)]
+@pytest.mark.parametrize("count", [1, 2, 14, 15, 16, 60, 300])
+def test_each_of_many_secrets_is_found_in_json(count: int) -> None:
+    secrets = [f'key-"{number}"-{number * 7919:08x}' for number in range(count)]
     redactor = Redactor(secrets)
-    clean = json.dumps({"message": "nothing of it"}).encode()
+    clean = json.dumps({"message": "nothing of it \1\1\1\1\1\1\1\1"}).encode()
     assert redactor.clean_json(clean) is clean
     for secret in secrets:
-        cleaned = redactor.clean_json(json.dumps({"message": f"no such key: {secret}, {secrets[0]}"}).encode())
-        assert json.loads(cleaned) == {"message": f"no such key: {HIDDEN}, {HIDDEN}"}
+        for said in (f"no such key: {secret}, {secrets[0]}", secret, f"{secret}{secrets[0]}"):
+            cleaned = json.loads(redactor.clean_json(json.dumps({"message": said}).encode()))
+            assert cleaned == {"message": said.replace(secret, HIDDEN).replace(secrets[0], HIDDEN)}
+
+
+@given(
+    st.lists(st.text(min_size=6, max_size=12, alphabet="abc-1"), min_size=1, max_size=40),
+    st.text(alphabet="abc-1"),
+    st.data(),
+)
+def test_a_json_text_with_a_secret_in_it_is_never_left_as_it_is(
+    secrets: list[str], around: str, data: st.DataObject
+) -> None:
+    secret, redactor = data.draw(st.sampled_from(secrets)), Redactor(secrets)
+    cleaned = redactor.clean_json(json.dumps(f"{around}{secret}{around}").encode())
+    assert not any(secret in json.loads(cleaned) for secret in secrets)

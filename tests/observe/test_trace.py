@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,11 @@ from gateway.clock import SystemClock
 from gateway.config.models import TracesConfig
 from gateway.errors import StoreUnavailable
 from gateway.observe.encoding import decode_events
+from gateway.observe.events import Recorder
 from gateway.observe.trace import NOBODY, TraceWriter
+from gateway.security.masking.masking import Masking
+from gateway.security.masking.messages import Conversation
+from gateway.security.masking.placeholders import Mint
 from gateway.store.memory import MemoryStore, MemoryTraces
 from gateway.store.sql import SqlStore
 from gateway.store.store import TraceRow
@@ -80,7 +84,7 @@ async def test_turns_that_end_together_share_a_transaction() -> None:
     for number in range(1100):
         traces.finished(turn(named(number)))
     await traces.flush()
-    assert store.slow.batches == [500, 500, 100]
+    assert store.slow.batches == [512, 512, 76]
     assert (traces.written, traces.dropped) == (1100, 0)
     await traces.close()
 
@@ -292,3 +296,57 @@ async def test_a_trace_that_cannot_be_written_takes_no_other_with_it(tmp_path: P
     assert [row is not None for row in kept] == [True, False, True, True]
     await traces.close()
     await store.close()
+
+
+def padded(trace: Recorder) -> Recorder:
+    """With a request that is too large to be encoded at once."""
+    trace.events[0].data["messages"].append(b'{"role":"user","content":"' + b"x" * 200_000 + b'"}')
+    return trace
+
+
+async def test_of_two_traces_of_one_turn_the_later_stays() -> None:
+    store = SlowStore()
+    traces = await writer(store)
+    traces.finished(padded(turn(named(1), began=100.0, status=504)))
+    traces.finished(turn(named(1), began=200.0))
+    traces.finished(turn(named(2), began=100.0))
+    traces.finished(padded(turn(named(2), began=200.0, status=504)))
+    for number in range(600):  # more than one transaction takes
+        traces.finished(turn(named(3 + number), began=150.0))
+    assert await traces.flush()
+    kept = [await store.traces.get(named(number), "app") for number in (1, 2)]
+    assert [row.status for row in kept if row is not None] == [200, 504]
+    assert (traces.written, traces.dropped) == (604, 0)
+    await traces.close()
+
+
+class Vault:
+    """Keeps values; fails while `failing`."""
+
+    def __init__(self, failing: Exception | None = None) -> None:
+        self.kept: list[str] = []
+        self.failing = failing
+
+    async def keep(self, values: Iterable[tuple[str, Mapping[str, str]]]) -> None:
+        if self.failing is not None:
+            raise self.failing
+        self.kept += [owner for owner, _ in values]
+
+
+@pytest.mark.parametrize("failing", [None, StoreUnavailable("away"), ValueError("a defect")])
+async def test_a_trace_with_private_values_is_kept_behind_them_alone(failing: Exception | None) -> None:
+    store, vault = SlowStore(), Vault(failing)
+    traces = TraceWriter(store, TracesConfig(), HandClock(), vault=vault)
+    await traces.open()
+    traces.finished(turn(named(1)))
+    for number in (2, 3):
+        private = turn(named(number), owner="eve")
+        private.private = Conversation(Masking(None, Mint(b"x")))
+        traces.finished(private)
+    with capture_logs() as lines:
+        assert await traces.flush()
+    assert store.slow.batches == ([3] if failing is None else [1])
+    assert vault.kept == (["eve", "eve"] if failing is None else [])
+    assert (traces.written, traces.dropped) == ((3, 0) if failing is None else (1, 2))
+    assert len(lines) == (2 if isinstance(failing, ValueError) else failing is not None)
+    await traces.close()

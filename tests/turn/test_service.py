@@ -8,9 +8,11 @@ import pytest
 from gateway.chat.codecs.chat_completions import decode_request
 from gateway.errors import InvalidRequest, NotAllowed
 from gateway.observe.events import Recorder
+from gateway.turn.context import Turn
+from gateway.turn.loop import TurnResult
 from gateway.turn.prepare import NO_WISHES
 from gateway.turn.service import Turns
-from tests.fakes import RecordingSink, ScriptedBackend
+from tests.fakes import RecordingProvider, RecordingSink, ScriptedBackend, spec
 from tests.frames import d, f, u
 from tests.turn.stage import TRACE_ID, stage
 
@@ -73,18 +75,39 @@ async def test_answer_waits_for_nobodys_trace() -> None:
         assert (told, traces.last[0], turns.running) == ([0], "turn.finished", {})
 
 
-async def test_answer_that_cannot_be_delivered_is_a_failed_turn() -> None:
+async def test_answer_is_out_before_it_is_paid_and_before_what_it_leaves_is_remembered() -> None:
+    async with stage(ScriptedBackend(OK), RecordingProvider((spec("now"),))) as on:
+        turns = on.service()
+        running: list[Turn] = []
+        seen: list[tuple[bool, bool]] = []
+
+        def look(result: TurnResult) -> None:
+            later = (*REQUEST.messages, result.message)
+            paid = running[0].permit is None and not running[0].spent
+            seen.append((paid, on.continuity.is_bare(on.principal.owner, None, later)))
+
+        async def deliver(result: TurnResult) -> None:
+            look(result)
+
+        arguments = (TRACE_ID, on.principal, REQUEST, NO_WISHES, "/x", running.append, b"")
+        look(await turns.answer(*arguments, deliver=deliver))
+        assert seen == [(False, False), (True, True)]
+
+
+async def test_answer_that_cannot_be_delivered_is_a_failed_turn_and_paid() -> None:
     traces = Traces()
     async with stage(ScriptedBackend(OK)) as on:
         turns = on.service(traces)
+        running: list[Turn] = []
 
         async def deliver(_: Any) -> None:
             raise RuntimeError("no way")
 
-        arguments = (TRACE_ID, on.principal, REQUEST, NO_WISHES, "/x", lambda _: None, b"")
+        arguments = (TRACE_ID, on.principal, REQUEST, NO_WISHES, "/x", running.append, b"")
         with pytest.raises(RuntimeError, match="no way"):
             await turns.answer(*arguments, deliver=deliver)
         assert (traces.last[0], traces.last[1]["status"], turns.running) == ("turn.failed", 500, {})
+        assert (running[0].permit, running[0].spent) == (None, [])
 
 
 async def test_failed_turn_is_told_once() -> None:

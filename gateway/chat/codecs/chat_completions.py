@@ -52,24 +52,24 @@ _OPTIONS = frozenset(
 _READ = frozenset({"stream", "tools", "tool_choice", "parallel_tool_calls", "n"})
 
 
-class _Function(msgspec.Struct):
+class _Function(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
-class _Custom(msgspec.Struct):
+class _Custom(msgspec.Struct, gc=False):
     name: str
     input: str = ""
 
 
-class _Call(msgspec.Struct):
+class _Call(msgspec.Struct, gc=False):
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
     custom: _Custom | None = None
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     role: str
     content: str | list[dict[str, Any]] | msgspec.UnsetType | None = msgspec.UNSET
     name: str | None = None
@@ -80,22 +80,18 @@ class _Message(msgspec.Struct):
     function_call: _Function | None = None
 
 
-# For `map`: what messages consist of, and what none has beside its text that is nothing but that.
-_role_of: Final[Callable[[_Message], str]] = attrgetter("role")
-_content_of: Final[Callable[[_Message], Any]] = attrgetter("content")
-_name_of: Final[Callable[[_Message], str | None]] = attrgetter("name")
-_beside_of: Final[Callable[[_Message], tuple[Any, ...]]] = attrgetter(
-    "tool_calls", "function_call", "refusal", "reasoning_content"
+# For `map`: what a message consists of; one that is nothing but its text has nothing of the last four.
+_parts_of: Final[Callable[[_Message], tuple[Any, ...]]] = attrgetter(
+    "role", "content", "name", "tool_calls", "function_call", "refusal", "reasoning_content"
 )
-_NOTHING_BESIDE: Final = (None, None, None, None)
 _TEXTS: Final = {str}
 
 
-class _StreamOptions(msgspec.Struct):
+class _StreamOptions(msgspec.Struct, gc=False):
     include_usage: bool | None = None
 
 
-class _Asked(msgspec.Struct):
+class _Asked(msgspec.Struct, gc=False):
     """What is read of every request, in one go."""
 
     model: str | None = None
@@ -108,11 +104,11 @@ class _Asked(msgspec.Struct):
     user: str | None = None
 
 
-class _Named(msgspec.Struct):
+class _Named(msgspec.Struct, gc=False):
     name: str | None = None
 
 
-class _Tool(msgspec.Struct):
+class _Tool(msgspec.Struct, gc=False):
     type: str | None = None
     function: _Named | None = None
     custom: _Named | None = None
@@ -196,8 +192,8 @@ def _request(top: dict[str, msgspec.Raw], asked: _Asked, *, paired: bool) -> Cha
     return ChatRequest(
         asked.model,
         messages,
-        bool(asked.stream),
-        stream_options is not None and bool(stream_options.include_usage),
+        asked.stream is True,
+        stream_options is not None and stream_options.include_usage is True,
         tools,
         choice,
         asked.parallel_tool_calls,
@@ -262,8 +258,8 @@ def _read_message(raw: bytes, where: str) -> _Message:
 
 def encode_messages(messages: Sequence[Message]) -> Sequence[bytes]:
     """Messages as `encode_message` has each: the bytes they came in all at once, one by one only where some has none."""
-    wires = [*map(wire_of, messages)]
-    return [*map(encode_message, messages)] if None in wires else cast(list[bytes], wires)
+    wires: list[Any] = [*map(wire_of, messages)]
+    return [*map(encode_message, messages)] if None in wires else wires
 
 
 def encode_message(message: Message) -> bytes:
@@ -310,15 +306,16 @@ def _messages(read: list[_Message] | None, raw: msgspec.Raw | None, *, paired: b
         raise InvalidRequest("`messages` is missing.", param="messages")
     if not read:
         raise InvalidRequest("`messages` is empty: at least one message is needed.", param="messages")
-    items, beside = _decode_raw_list(raw), [*map(_beside_of, read)]
-    roles, contents = [*map(_PLAIN_ROLES.get, map(_role_of, read))], [*map(_content_of, read)]
+    said, contents, names, *beside = zip(*map(_parts_of, read), strict=True)
     # Most messages are nothing but their text, so all are made as such, without a step of Python for each.
+    roles: list[Any] = [*map(_PLAIN_ROLES.get, said)]
     blocks = zip(map(Text, contents), strict=True)
-    made = [*map(Message, cast(list[Role], roles), blocks, map(_name_of, read), map(bytes, items))]
-    if None not in roles and {*map(type, contents)} == _TEXTS and beside.count(_NOTHING_BESIDE) == len(made):
+    made = [*map(Message, roles, blocks, names, map(bytes, _decode_raw_list(raw)))]
+    if None not in roles and {*map(type, contents)} == _TEXTS and not any(map(any, beside)):
         return tuple(made)  # these ask for no calls and bring no results
     for index, wire in enumerate(read):
-        if roles[index] is None or type(contents[index]) is not str or beside[index] != _NOTHING_BESIDE:
+        more = wire.tool_calls or wire.function_call or wire.refusal or wire.reasoning_content
+        if more or roles[index] is None or type(contents[index]) is not str:
             made[index] = _message(wire, encode_message(made[index]), index)
     messages = tuple(made)
     if paired:
