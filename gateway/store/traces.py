@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
@@ -60,12 +61,18 @@ class SqlTraces:
                 await connection.execute(adding, list(named.values()))
             return
         # Straight to the driver: traces come by the hundred, and SQLAlchemy's work on each value is half the cost.
-        async with self._database.transaction() as connection:
-            start = 0
-            while start < len(rows):
-                count = next(size for size in _AT_ONCE if size <= len(rows) - start)
-                await connection.exec_driver_sql(_adding(count), _values(rows[start : start + count]))
-                start += count
+        inserts: list[tuple[str, list[tuple[Any, ...]]]] = []
+        start = 0
+        for count in _AT_ONCE:
+            if ends := range(start + count, len(rows) + 1, count):
+                inserts.append((_adding(count), [_values(rows[end - count : end]) for end in ends]))
+                start = ends[-1]
+
+        def insert_all(connection: sqlite3.Connection) -> None:
+            for statement, groups in inserts:
+                connection.executemany(statement, groups)
+
+        await self._database.write_at_once(insert_all)
 
     async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
         """The trace of this trace id, request id, response id, or of the turn that asked for this approval."""
