@@ -99,9 +99,10 @@ class Attempt(msgspec.Struct, eq=False):
         call, backend = self.call, self.backend
         if call.tools_in is not None:
             call = said_in(call, backend.tool_schemas)
-        if call.fit is not None:
+        fit = call.fit
+        if fit is not None and (fit.always or self.tighter or backend.config.context_tokens is not None):
             try:
-                fitted = call.fit.fit(call, backend.name, backend.config, tighter=self.tighter)
+                fitted = fit.fit(call, backend.name, backend.config, tighter=self.tighter)
             except ContextTooLong:
                 self.was_sent = False
                 raise

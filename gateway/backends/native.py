@@ -354,7 +354,7 @@ class NativeBackend:
             raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
 
     async def _begin_stream(
-        self, call: ModelCall, request: tuple[bytes, list[bytes]], sent: Response | None, until: float
+        self, call: ModelCall, request: tuple[bytes, bytes], sent: Response | None, until: float
     ) -> Response:
         """Ask for a stream, where that is not `sent` yet; the response, once it is clear that it is no refusal."""
         asked, reasoning = self._asks_usage, self._reasoning
@@ -494,8 +494,8 @@ class NativeBackend:
             words = f"`{call.model}` sent a chunk that is not a chat completion chunk"
             raise self._no_answer(words, payload) from error
 
-    def _request(self, call: ModelCall, *, stream: bool) -> tuple[bytes, list[bytes]]:
-        """What is sent: the headers that are this call's own, and the body in pieces."""
+    def _request(self, call: ModelCall, *, stream: bool) -> tuple[bytes, bytes]:
+        """What is sent: the headers that are this call's own, and the body."""
         opening = self._opening or _opening((self._config.model or "").replace("*", call.wanted))
         if (field := self._reasoning) is None:
             messages = b",".join(encode_messages(call.messages))
@@ -505,14 +505,14 @@ class NativeBackend:
         if self._changes_fields:
             fields = with_defaults(renamed(fields, self._dropped, self._names), self._params)
         if stream:
-            body = [opening, messages, b"]", *self._stream_fields(fields)]
+            body = b"".join((opening, messages, *self._stream_fields(fields)))
         elif fields:
-            body = [opening, messages, b"],", _encode(fields)[1:]]
+            body = b"".join((opening, messages, b"],", _encode(fields)[1:]))
         else:
-            body = [opening, messages, b"]}"]
-        return f"traceparent: 00-{call.trace_id}-{call.trace_id:.16}-01\r\n".encode(), body
+            body = b"".join((opening, messages, b"]}"))
+        return f"traceparent: 00-{call.trace_id}-{call.trace_id[:16]}-01\r\n".encode(), body
 
-    def _stream_fields(self, fields: Mapping[str, msgspec.Raw]) -> list[bytes]:
+    def _stream_fields(self, fields: Mapping[str, msgspec.Raw]) -> tuple[bytes, ...]:
         """What stands behind the messages where a stream is asked for."""
         asks = b',"stream":true}'
         if self._asks_usage and "stream_options" not in fields:
@@ -522,7 +522,7 @@ class NativeBackend:
             fields = {name: raw for name, raw in fields.items() if name != "stream_options"}
             more = b"," if options else b""
             asks = b',"stream":true,"stream_options":{"include_usage":true%b%b}}' % (more, options)
-        return [b"," if fields else b"", _encode(fields)[1:-1], asks]
+        return (b"],", _encode(fields)[1:-1], asks) if fields else (b"]", asks)
 
     def _refused(self, response: Response, body: bytes, call: ModelCall) -> GatewayError:
         headers = {str(name, "latin-1"): value.decode("utf-8", "replace") for name, value in response.headers.items()}
