@@ -26,6 +26,7 @@ from gateway.turn.asking import asking
 from gateway.turn.confident import confidences_of
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
+from gateway.turn.deadlines import Deadlines
 from gateway.turn.ending import Ending, TurnResult
 from gateway.turn.joining import JoinElsewhere, Joining
 from gateway.turn.limits import Enough, ToolLimits, time_is_over
@@ -73,6 +74,7 @@ class TurnLoop:
         self._undoing = undoing
         self._ending = Ending(joining, continuity)
         self._clock = clock
+        self._deadlines = Deadlines()
 
     def run(self, turn: Turn, sink: Sink | None = None) -> Coroutine[Any, Any, TurnResult]:
         """Take the turn to its end; with a sink, streaming on the way.
@@ -116,7 +118,7 @@ class TurnLoop:
                 # Model calls and nothing else: a backend keeps `ModelCall.timeout_s`, which ends with the turn.
                 result = await self._rounds(turn, progress, sink)
             else:
-                async with asyncio.timeout(max(0.0, self._left_s(turn))):
+                with self._deadlines.within(self._left_s(turn)):
                     result = await self._rounds(turn, progress, sink)
             if turn.approvals is not None:
                 await self._approving.end(turn)
