@@ -1,7 +1,8 @@
 """What a request costs in instructions of Python: the same number on every machine, however busy it is.
 
 Two thirds of a plain answer's CPU time are the interpreter's, so a number that rises by a fifth is a request that got dearer. What
-C libraries and the kernel do is not in it: that is for ratios of CPU time to say.
+C libraries and the kernel do is not in it: that is for ratios of CPU time to say. Those that a request waits for are most of what
+the gateway adds to its latency.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from bench import gateway
 from bench.client import Answered, Client, connect
@@ -20,12 +21,18 @@ from bench.rounds import ROWS
 from bench.subjects import SubjectFailed, running
 
 _WARM_UP: Final = 200
-_CONNECTIONS: Final = 4
 _SETTLE_S: Final = 20.0
 
 
-async def opcodes(row_name: str, count: int) -> float:
-    """Instructions for a request of this row, of `count` that are asked. Raises SubjectFailed where one is not answered well."""
+class Opcodes(NamedTuple):
+    """Instructions for a request: all of them, and those that it waits for. See `counted.py`."""
+
+    all: float
+    waited_for: float
+
+
+async def opcodes(row_name: str, count: int) -> Opcodes:
+    """What a request of this row takes, of `count` that are asked. Raises SubjectFailed where one is not answered well."""
     row = next(row for row in ROWS if row.name == row_name)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         place = Path(folder)
@@ -38,39 +45,36 @@ async def opcodes(row_name: str, count: int) -> float:
                 os.kill(subject.pid, signal.SIGUSR1)
                 await _ask(url, request, count)
                 os.kill(subject.pid, signal.SIGUSR2)
-                return await _written(place / "count") / count
+                counted, waited_for = await _written(place / "count")
+                return Opcodes(counted / count, waited_for / count)
 
 
-async def _written(file: Path) -> int:
+async def _written(file: Path) -> list[int]:
     async with asyncio.timeout(_SETTLE_S):
         while True:
             text = file.read_text() if file.exists() else ""  # noqa: ASYNC240 - a few bytes
             if text:
-                return int(text)
+                return [*map(int, text.split())]
             await asyncio.sleep(0.02)
 
 
 async def _ask(url: str, request: Callable[[], bytes], count: int) -> None:
-    """Ask so many requests, a few at a time."""
-    left, open_, failed = count, 0, 0
+    """Ask so many requests, one after the other."""
+    left, failed = count, 0
     done = asyncio.Event()
 
     def answered(client: Client, answer: Answered) -> None:
-        nonlocal left, open_, failed
-        open_ -= 1
+        nonlocal left, failed
+        left -= 1
         failed += not answer.ok
         if left and not client.closed:
-            left, open_ = left - 1, open_ + 1
             client.ask(request())
-        elif not open_:
+        else:
             done.set()
 
-    clients = [await connect(url, answered) for _ in range(min(_CONNECTIONS, count))]
-    for client in clients:
-        left, open_ = left - 1, open_ + 1
-        client.ask(request())
+    client = await connect(url, answered)
+    client.ask(request())
     await done.wait()
-    for client in clients:
-        client.close()
-    if failed:
-        raise SubjectFailed(f"{failed} of {count} requests failed")
+    client.close()
+    if failed or left:
+        raise SubjectFailed(f"{failed + left} of {count} requests failed")

@@ -50,6 +50,7 @@ class Head:
         self.version: str = scope["http_version"]
         self.said = Said()
         self._before = before
+        self._size = len(before)
         self._behind = behind
         self._headers = headers
         self._length_at = length_at
@@ -60,8 +61,10 @@ class Head:
 
         None where it is another one, has not all of its head, or more follows it.
         """
-        # Where something else stands before or behind it, the length has other bytes than a number.
-        length, behind, body = data.removeprefix(self._before).partition(self._behind)
+        if not data.startswith(self._before):
+            return None
+        # Where something else stands behind it, the length has other bytes than a number.
+        length, behind, body = data[self._size :].partition(self._behind)
         if not behind:
             return None
         if length == b"%d" % len(body):

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import field
 
-from gateway.backends.backend import Backend, ModelCall
+from gateway.backends.backend import ModelCall
 from gateway.backends.choice import Member, Needs, cannot, in_order, missing, needs_of
 from gateway.backends.places import wait_for_place
 from gateway.backends.retry import Verdict, backoff_s, verdict
@@ -99,9 +99,10 @@ class Attempt(msgspec.Struct, eq=False):
         call, backend = self.call, self.backend
         if call.tools_in is not None:
             call = said_in(call, backend.tool_schemas)
-        if call.fit is not None:
+        fit = call.fit
+        if fit is not None and (fit.always or self.tighter or backend.config.context_tokens is not None):
             try:
-                fitted = call.fit.fit(call, backend.name, backend.config, tighter=self.tighter)
+                fitted = fit.fit(call, backend.name, backend.config, tighter=self.tighter)
             except ContextTooLong:
                 self.was_sent = False
                 raise
@@ -111,11 +112,6 @@ class Attempt(msgspec.Struct, eq=False):
         if backend.layout is not None:
             call = msgspec.structs.replace(call, messages=laid_out(call.messages, backend.layout))
         return call
-
-    @property
-    def adapter(self) -> Backend:
-        """What is asked."""
-        return self.key.adapter
 
     def began(self, now: float) -> None:
         """The first content of a stream has come."""

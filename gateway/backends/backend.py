@@ -21,6 +21,11 @@ from gateway.security.masking.messages import Conversation
 class Fit(Protocol):
     """What makes a conversation fit the backend that is asked."""
 
+    @property
+    def always(self) -> bool:
+        """Whether no backend gets a call unseen; else those do whose size nobody knows, until one finds a call too long."""
+        ...
+
     def fit(self, call: ModelCall, name: str, config: BackendConfig, *, tighter: bool) -> ModelCall:
         """The call as this backend gets it; `tighter` once it has said that it was too long.
 
@@ -34,7 +39,7 @@ class Fit(Protocol):
         ...
 
 
-class ModelCall(msgspec.Struct, frozen=True):
+class ModelCall(msgspec.Struct, frozen=True, gc=False):
     """One request to a model, before a backend gave it its own shape.
 
     Attributes:

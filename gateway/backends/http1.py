@@ -13,7 +13,7 @@ import math
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, cast
 
@@ -34,11 +34,12 @@ _HEAD_BYTES: Final = 256 * 1024
 _FRAMING_BYTES: Final = 16 * 1024 * 1024
 # What may wait to be read before the server has to wait.
 _WAITING_BYTES: Final = 512 * 1024
-# From here on, a body's pieces are not copied into one.
+# From here on, a body is not copied behind its head.
 _WRITTEN_APART_BYTES: Final = 64 * 1024
 # A name that was looked up is believed for so long; of two addresses, the second is tried after this silence.
 _NAMED_S: Final = 10.0
 _SECOND_S: Final = 0.25
+_ENCODING: Final = b"content-encoding"
 # Stands among headers from an answer's end to the next one's beginning; no header has this name.
 _ENDED: Final = b""
 # What aiohttp, curl and browsers take too: bytes in header values, a line break of one character, spaces behind a size.
@@ -109,7 +110,7 @@ class Response(msgspec.Struct, eq=False):
     @property
     def content_type(self) -> str:
         """The media type alone, in lower case; empty where none was said."""
-        return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        return _media_type(self.headers.get(b"content-type", b""))
 
     async def readany(self, until: float, tap: Tap | None = None) -> bytes:
         """What has come of the body and was not read, at least a byte; empty at its end.
@@ -141,7 +142,10 @@ class Response(msgspec.Struct, eq=False):
 
         As much as comes before anybody reads: never an answer without end.
         """
-        if not self.complete or self.error is not None or b"content-encoding" in b" ".join(self.said).lower():
+        if not self.complete or self.error is not None:
+            return None
+        # Names are lowered only where one is as long as this.
+        if len(_ENCODING) in map(len, self.said) and _ENCODING in self.headers:
             return None
         return b"".join(self.parts)
 
@@ -232,16 +236,16 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf  # when the timer goes off
 
-    def ask(self, head: bytes, body: Sequence[bytes]) -> Response:
+    def ask(self, head: bytes, body: bytes) -> Response:
         """Send a request; its answer, of which nothing has come yet. Give it back, however it ends.
 
         Args:
             head: further headers, each with its line break.
-            body: the request's, in pieces.
+            body: the request's.
         """
         response = self._response = Response(self)
-        size = sum(map(len, body))
-        parts = [self._head, head, b"content-length: %d\r\n\r\n" % size, *body]
+        size = len(body)
+        parts = (self._head, head, b"content-length: %d\r\n\r\n" % size, body)
         if size < _WRITTEN_APART_BYTES:
             self._transport.write(b"".join(parts))
         else:
@@ -424,7 +428,7 @@ class Http1:
         self._sweeping: asyncio.TimerHandle | None = None
         self._named: tuple[float, list[_Address]] | None = None
 
-    async def post(self, head: bytes, body: Sequence[bytes], until: float) -> Response:
+    async def post(self, head: bytes, body: bytes, until: float) -> Response:
         """Send a request; the answer, once its head has come. Give it back, however it ends.
 
         Args:
@@ -438,9 +442,12 @@ class Http1:
             HttpFailed: no answer.
         """
         connection = self.idle.pop() if self.idle else await self.connected(until)
-        response = connection.ask(head, body)
+        return await self.begun(connection.ask(head, body), until)
+
+    async def begun(self, response: Response, until: float) -> Response:
+        """The answer that was asked for, once its head has come. See `post`."""
         try:
-            await connection.wait(response, until)
+            await response.connection.wait(response, until)
             if not response.status and response.error is not None:
                 raise response.error
         except BaseException:
@@ -506,6 +513,12 @@ class Http1:
 
 
 _Address = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+@lru_cache(maxsize=64)
+def _media_type(said: bytes) -> str:
+    """Read once of what a server says with every answer."""
+    return said.decode("utf-8", "replace").partition(";")[0].strip().lower()
 
 
 @lru_cache(maxsize=1)

@@ -144,7 +144,7 @@ class Exchange:
         self.close()
         self.asked = True
         try:
-            response = self._response = await server.post(head, [body], self.until)
+            response = self._response = await server.post(head, body, self.until)
             if response.status >= 300:
                 said = await read_refusal(response)
                 raise self._servers.refused(self._servers.answer(url, response, said))

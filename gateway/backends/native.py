@@ -68,6 +68,9 @@ _USAGE_WORDS = (b"stream_options", b"include_usage")
 # How a stream begins, whatever its content type says.
 _EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
+# Chunks that are read one by one before it is looked how they look.
+_FEW: Final = 2
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -112,21 +115,24 @@ class _Reading:
         chunks: list[Chunk] = []
         ends: list[ChunkChoice] = []
         start, size = 0, len(payloads)
+        few = _FEW
         while start < size:
             if (found := runs.scan(payloads, start)) is not None:
                 run, start = found
                 chunks.append(run)
+                few = _FEW
                 continue
-            settled = runs.settled
-            # Until it is known how text looks here, few at a time: most begin with a role and a text.
-            read = _sound(payloads[start:] if settled else payloads[start : start + 2], ends)
+            # What comes next may show how text looks here: most begin with a role and a text. Where it does not, ever more are read at once.
+            read = _sound(payloads[start : start + few], ends)
             if not read:
                 return []
             chunks += read
             start += len(read)
+            few *= 4
             # Of servers that tell each second apart, the form is what it was last.
-            runs.learn(read[-1])
-            if not settled and runs.settled and (found := runs.scan(payloads, start - 1)) is not None:
+            if runs.learn(read[-1]) and (found := runs.scan(payloads, start - 1)) is not None:
+                if found[1] > start:
+                    few = _FEW
                 chunks[-1], start = found
         self.begun = self.begun or any(chunk.fields.choices for chunk in chunks)
         if ends:
@@ -226,6 +232,10 @@ class NativeBackend:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         """Ask for the answer piece by piece. See `Backend.stream`."""
+        request = self._request(call, stream=True)
+        idle = self._server.idle
+        # At once where a connection is kept: what is made for the answer is made while the request is on its way.
+        sent = idle.pop().ask(*request) if idle else None
         reading = _Reading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
         now = asyncio.get_running_loop().time
         idle_s = self._config.idle_timeout_s
@@ -234,7 +244,7 @@ class NativeBackend:
         response: Response | None = None
         tapped = False
         try:
-            response = await self._begin_stream(call, first_by)
+            response = await self._begin_stream(call, request, sent, first_by)
             content = await self._stream_of(response, call, first_by)
             while not reading.over:
                 tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
@@ -343,10 +353,14 @@ class NativeBackend:
         except AnswerTooLarge as error:
             raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
 
-    async def _begin_stream(self, call: ModelCall, until: float) -> Response:
-        """Ask for a stream; the response, once it is clear that it is no refusal."""
+    async def _begin_stream(
+        self, call: ModelCall, request: tuple[bytes, bytes], sent: Response | None, until: float
+    ) -> Response:
+        """Ask for a stream, where that is not `sent` yet; the response, once it is clear that it is no refusal."""
         asked, reasoning = self._asks_usage, self._reasoning
-        response = await self._server.post(*self._request(call, stream=True), until)
+        if sent is None:
+            sent = (await self._server.connected(until)).ask(*request)
+        response = await self._server.begun(sent, until)
         if response.status >= 300:
             response = await self._again(response, call, until, reasoning, stream=True, asked=asked)
         return response
@@ -480,8 +494,8 @@ class NativeBackend:
             words = f"`{call.model}` sent a chunk that is not a chat completion chunk"
             raise self._no_answer(words, payload) from error
 
-    def _request(self, call: ModelCall, *, stream: bool) -> tuple[bytes, list[bytes]]:
-        """What is sent: the headers that are this call's own, and the body in pieces."""
+    def _request(self, call: ModelCall, *, stream: bool) -> tuple[bytes, bytes]:
+        """What is sent: the headers that are this call's own, and the body."""
         opening = self._opening or _opening((self._config.model or "").replace("*", call.wanted))
         if (field := self._reasoning) is None:
             messages = b",".join(encode_messages(call.messages))
@@ -491,14 +505,14 @@ class NativeBackend:
         if self._changes_fields:
             fields = with_defaults(renamed(fields, self._dropped, self._names), self._params)
         if stream:
-            body = [opening, messages, b"]", *self._stream_fields(fields)]
+            body = b"".join((opening, messages, *self._stream_fields(fields)))
         elif fields:
-            body = [opening, messages, b"],", _encode(fields)[1:]]
+            body = b"".join((opening, messages, b"],", _encode(fields)[1:]))
         else:
-            body = [opening, messages, b"]}"]
-        return f"traceparent: 00-{call.trace_id}-{call.trace_id:.16}-01\r\n".encode(), body
+            body = b"".join((opening, messages, b"]}"))
+        return f"traceparent: 00-{call.trace_id}-{call.trace_id[:16]}-01\r\n".encode(), body
 
-    def _stream_fields(self, fields: Mapping[str, msgspec.Raw]) -> list[bytes]:
+    def _stream_fields(self, fields: Mapping[str, msgspec.Raw]) -> tuple[bytes, ...]:
         """What stands behind the messages where a stream is asked for."""
         asks = b',"stream":true}'
         if self._asks_usage and "stream_options" not in fields:
@@ -508,7 +522,7 @@ class NativeBackend:
             fields = {name: raw for name, raw in fields.items() if name != "stream_options"}
             more = b"," if options else b""
             asks = b',"stream":true,"stream_options":{"include_usage":true%b%b}}' % (more, options)
-        return [b"," if fields else b"", _encode(fields)[1:-1], asks]
+        return (b"],", _encode(fields)[1:-1], asks) if fields else (b"]", asks)
 
     def _refused(self, response: Response, body: bytes, call: ModelCall) -> GatewayError:
         headers = {str(name, "latin-1"): value.decode("utf-8", "replace") for name, value in response.headers.items()}

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.chat.chunk import Chunk, Form, Run
+from gateway.chat.chunk import Chunk, Form, Run, TextName
 from gateway.chat.scanner import Events, RunScanner, decode_text
 
 # Before anything is known: no JSON holds this byte.
@@ -63,6 +63,7 @@ class Tap:
         "_idle_s",
         "_last",
         "_note",
+        "_notes",
         "_now",
         "_quoted",
         "_runs",
@@ -79,6 +80,7 @@ class Tap:
         self._now = now
         self._idle_s = idle_s
         self._straight: Straight
+        self._notes: Callable[[TextName], Callable[[str], object]]
         self._note: Callable[[str], object]
         self.is_open = False
         self._heard = now()
@@ -106,15 +108,15 @@ class Tap:
         self._heard = self._now()
         return self._heard
 
-    def open(self, straight: Straight, note: Callable[[str], object]) -> None:
+    def open(self, straight: Straight, notes: Callable[[TextName], Callable[[str], object]]) -> None:
         """From now on, what arrives may be sent at once.
 
         Args:
             straight: sends it.
-            note: gets the text of what was sent.
+            notes: what gets the text of what was sent, by the field that said it.
         """
         self._straight = straight
-        self._note = note
+        self._notes = notes
         self.is_open = True
 
     def ready(self) -> Tap:
@@ -123,6 +125,7 @@ class Tap:
         if alone is not None and (send := self._straight.texts(alone[1])) is not None:
             known, self._send = alone[0], send
         self._first, self._last, self._quoted = known.first, known.last, known.quoted
+        self._note = self._notes(self._runs.name)
         return self
 
     def takes(self, pieces: list[bytes]) -> bool:

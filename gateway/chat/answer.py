@@ -11,7 +11,7 @@ from gateway.chat.blocks import Message
 from gateway.chat.usage import Usage
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """One of several answers to the same question."""
 
     index: int
@@ -19,7 +19,7 @@ class Choice(msgspec.Struct, frozen=True):
     finish_reason: str | None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """What one model call came back with.
 
     Attributes:

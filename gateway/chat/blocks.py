@@ -1,6 +1,7 @@
 """What a message is inside, whatever API it came by.
 
-Pure values. Chat Completions, Responses and Messages are codecs that read and write these.
+Pure values. Chat Completions, Responses and Messages are codecs that read and write these. As all values that a request is made
+of, they lead to nothing that leads back to them: the garbage collector has no need to look at them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ import msgspec
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+class Text(msgspec.Struct, frozen=True, tag="text", gc=False):
     """Plain text."""
 
     text: str
 
 
-class Image(msgspec.Struct, frozen=True, tag="image"):
+class Image(msgspec.Struct, frozen=True, tag="image", gc=False):
     """An image by URL or data URL; `detail` as the client gave it."""
 
     url: str
     detail: str | None = None
 
 
-class Audio(msgspec.Struct, frozen=True, tag="audio"):
+class Audio(msgspec.Struct, frozen=True, tag="audio", gc=False):
     """Recorded sound: base64 `data` in `format` (`wav`, `mp3`)."""
 
     data: str
     format: str
 
 
-class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+class ToolCall(msgspec.Struct, frozen=True, tag="tool_call", gc=False):
     """A call the model asked for. `arguments` is the text the model wrote, JSON or not.
 
     `custom` marks a call of a custom tool, whose input is free text: always the client's to run.
@@ -46,26 +47,26 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
     custom: bool = False
 
 
-class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
+class ToolResult(msgspec.Struct, frozen=True, tag="tool_result", gc=False):
     """What came of a call; `call_id` pairs it."""
 
     call_id: str
     text: str
 
 
-class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
+class Reasoning(msgspec.Struct, frozen=True, tag="reasoning", gc=False):
     """Thoughts the model showed."""
 
     text: str
 
 
-class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+class Refusal(msgspec.Struct, frozen=True, tag="refusal", gc=False):
     """The model's words for not answering."""
 
     text: str
 
 
-class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
+class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
     """A part of a kind this version does not read; travels through as it is."""
 
     kind: str
@@ -75,7 +76,7 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
 Block = Text | Image | Audio | ToolCall | ToolResult | Reasoning | Refusal | Unknown
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """One message: a role and its blocks in order.
 
     `wire` is the message's JSON in Chat Completions' form exactly as it came, where it came that way; a codec that

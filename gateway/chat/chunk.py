@@ -7,28 +7,28 @@ as objects) is read, not refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from gateway.chat.usage import WireUsage
 
 
-class FunctionDelta(msgspec.Struct):
+class FunctionDelta(msgspec.Struct, gc=False):
     """A fragment of a call. `arguments` may come whole, as an object."""
 
     name: str | None = None
     arguments: str | dict[str, Any] | list[Any] | None = None
 
 
-class CustomDelta(msgspec.Struct):
+class CustomDelta(msgspec.Struct, gc=False):
     """A fragment of a call of a custom tool, whose input is free text."""
 
     name: str | None = None
     input: str | None = None
 
 
-class ToolCallDelta(msgspec.Struct):
+class ToolCallDelta(msgspec.Struct, gc=False):
     """A fragment of one of the calls of an answer; `index` says of which, where the server says it."""
 
     index: int | None = None
@@ -38,7 +38,7 @@ class ToolCallDelta(msgspec.Struct):
     custom: CustomDelta | None = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     """What is new. Fields the gateway does not act upon stay in the chunk's `data`."""
 
     role: str | None = None
@@ -50,7 +50,7 @@ class Delta(msgspec.Struct):
     function_call: FunctionDelta | None = None
 
 
-class ChunkChoice(msgspec.Struct):
+class ChunkChoice(msgspec.Struct, gc=False):
     """One of the answers being streamed; `n > 1` makes several."""
 
     index: int | None = None
@@ -58,7 +58,7 @@ class ChunkChoice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class ChunkFields(msgspec.Struct):
+class ChunkFields(msgspec.Struct, gc=False):
     """What the gateway reads of a chunk."""
 
     id: str | None = None
@@ -83,8 +83,11 @@ class ChunkFields(msgspec.Struct):
         return isinstance(self.message, str) or isinstance(self.detail, (str, list))
 
 
+TextName = Literal["content", "reasoning_content", "reasoning"]
+
+
 class Form(msgspec.Struct, frozen=True):
-    """What chunks have in common that bring nothing but more text of the only choice: the bytes around the text.
+    """What chunks have in common that bring nothing but more text of the only choice, or more of its thoughts: the bytes around it.
 
     Some servers pad each chunk, so that its size does not tell the text's; what stands between text and padding is common too.
 
@@ -92,14 +95,16 @@ class Form(msgspec.Struct, frozen=True):
         before: up to the text, its quotation mark included.
         after: what stands behind text and padding.
         inner: from the text's other quotation mark on up to the padding; empty where there is none.
+        name: the delta's field that the text is in.
     """
 
     before: bytes
     after: bytes
     inner: bytes = b""
+    name: TextName = "content"
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """Chunks of one form that arrived together: what each has of its own, as it stands there, and all their texts read and joined."""
 
     form: Form
@@ -107,7 +112,7 @@ class Run(msgspec.Struct, frozen=True):
     text: str
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     """One chunk: the JSON as it came, and what was read of it.
 
     Or a run of chunks as if it were one that says all their texts: so it is read, and so it stands in `data`. `singles` and

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gateway.chat.blocks import Block, Message, Reasoning, Refusal, Text, ToolCall
-from gateway.chat.chunk import Delta, ToolCallDelta
+from gateway.chat.chunk import Delta, TextName, ToolCallDelta
 from gateway.errors import UpstreamBroken
 
 _encode = msgspec.json.Encoder().encode
@@ -181,7 +181,13 @@ class Assembly:
             self.refusal.append(delta.refusal)
         if finish_reason and self.finish_reason is None:
             self.finish_reason = finish_reason
+        if delta.tool_calls is None and delta.function_call is None:
+            return []
         return [piece for call in calls_of(delta) if (piece := self.tracker.add(call)) is not None]
+
+    def taking(self, name: TextName) -> Callable[[str], None]:
+        """What takes in text that came in this field of a delta."""
+        return self.text.append if name == "content" else self.reasoning.append
 
     def message(self) -> Message:
         """The assistant message so far."""

@@ -7,14 +7,16 @@ decoded again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, get_args
 
 import msgspec
 
-from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, ToolCallDelta, decode_chunk
+from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, TextName, ToolCallDelta, decode_chunk
 from gateway.chat.deltas import CallPiece, CallTracker, calls_of, content_text, content_thought, encode_piece
 from gateway.chat.normalise import KEPT, failure_of, finish_reason, logprobs, marks, said_usage, whole
 from gateway.chat.scanner import RunScanner
+
+_TEXTS: Final[dict[str, TextName]] = {name: name for name in get_args(TextName)}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -79,21 +81,22 @@ class StreamNormaliser:
             chunk.fields.usage is None
             and usage is None
             and len(choices) == 1
-            and choices[0]["delta"].keys() == {"content"}
+            and len(choices[0]["delta"]) == 1
+            and (name := _TEXTS.get(*choices[0]["delta"])) is not None
         ):
-            self._learn(chunk, made)
+            self._learn(chunk, made, name)
         return made
 
-    def _learn(self, came: Chunk, made: Chunk) -> None:
+    def _learn(self, came: Chunk, made: Chunk, name: TextName) -> None:
         choice = made.choices[0]
         source = came.choices[0].delta
         if (
             choice.index == 0
             and choice.finish_reason is None
             and source is not None
-            and isinstance(source.content, str)
+            and isinstance(getattr(source, name), str)
         ):
-            self.runs.learn_as(came.data, made)
+            self.runs.learn_as(came.data, made, name)
 
     def _choice(
         self, index: int, choice: ChunkChoice, source: dict[str, Any]

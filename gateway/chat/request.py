@@ -14,7 +14,7 @@ import msgspec
 from gateway.chat.blocks import Message
 
 
-class ClientTool(msgspec.Struct, frozen=True):
+class ClientTool(msgspec.Struct, frozen=True, gc=False):
     """A tool the client sent and will run itself. `wire` is its JSON as it came; `name` is empty for unknown kinds."""
 
     name: str
@@ -26,7 +26,7 @@ tool_name_of: Final[Callable[[ClientTool], str]] = attrgetter("name")
 tool_wire_of: Final[Callable[[ClientTool], bytes]] = attrgetter("wire")
 
 
-class ToolChoice(msgspec.Struct, frozen=True):
+class ToolChoice(msgspec.Struct, frozen=True, gc=False):
     """`tool_choice`: `mode` is `auto`, `none`, `required` or `named`; `name` goes with `named`."""
 
     mode: str
@@ -34,7 +34,7 @@ class ToolChoice(msgspec.Struct, frozen=True):
     wire: bytes = b'"auto"'
 
 
-class ChatRequest(msgspec.Struct, frozen=True):
+class ChatRequest(msgspec.Struct, frozen=True, gc=False):
     """One request.
 
     Attributes:

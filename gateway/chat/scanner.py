@@ -10,13 +10,17 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import and_, itemgetter
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
-from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, Form, Run
+from gateway.chat.chunk import Chunk, ChunkChoice, ChunkFields, Delta, Form, Run, TextName
 
-_TEXT = re.compile(rb'"content":\s*"((?:[^"\\]|\\.)*+)"')
+# Where each text stands, and by what it is looked for.
+_TEXTS: Final[dict[TextName, tuple[bytes, re.Pattern[bytes]]]] = {
+    name: (b'"%b":' % name.encode(), re.compile(rb'"%b":\s*"((?:[^"\\]|\\.)*+)"' % name.encode()))
+    for name in get_args(TextName)
+}
 _PADDING = re.compile(rb'"obfuscation":\s*"([A-Za-z0-9]*)"')
 
 # How many chunks are looked at as one run, and twice as many behind each run that was as long: of many with something else between
@@ -56,17 +60,16 @@ class Events:
 class RunScanner:
     """Knows one form of chunk and what stands for it on the other side; reads a run of such chunks as one.
 
-    A JSON string holds no unescaped quotation mark, so `"content":` is a name wherever it stands; it has to stand once.
+    A model that thinks aloud says its thoughts in one form, and then its text in another: the form is what it was last. A JSON string holds no unescaped quotation mark, so `"content":` is a name wherever it stands; it has to stand once.
 
     Args:
         blank: whether a chunk that says nothing belongs to a run too.
 
     Attributes:
         blank: as above.
-        settled: whether it is known by now how such chunks look here, or that it will not be.
     """
 
-    __slots__ = ("_came", "_cut", "_events", "_known", "_least", "_made", "_reach", "blank", "settled")
+    __slots__ = ("_came", "_cut", "_events", "_known", "_least", "_made", "_reach", "blank")
 
     def __init__(self, *, blank: bool = True) -> None:
         self.blank = blank
@@ -79,7 +82,6 @@ class RunScanner:
         self._events: Events | None = None
         self._known = ChunkFields()
         self._reach = _REACH
-        self.settled = False
 
     @property
     def alone(self) -> tuple[Events, Form] | None:
@@ -87,24 +89,26 @@ class RunScanner:
         came = self._came
         return None if came is None or came.inner else (self._events_of(came), self._made)
 
-    def learn(self, chunk: Chunk) -> None:
-        """Take a chunk as the form to recognise, if it says text and nothing else."""
+    @property
+    def name(self) -> TextName:
+        """The field that a chunk of the form says its text in."""
+        return "content" if self._came is None else self._came.name
+
+    def learn(self, chunk: Chunk) -> bool:
+        """Take a chunk as the form to recognise, if it says text and nothing else; whether more such chunks will be recognised."""
         fields = chunk.fields
         if fields.choices is None or len(fields.choices) != 1 or fields.usage is not None:
-            return
+            return False
         choice = fields.choices[0]
-        delta = choice.delta
-        if delta is None or not isinstance(delta.content, str) or delta != Delta(content=delta.content):
-            return
-        if choice.index or choice.finish_reason is not None:
-            return
-        self.learn_as(chunk.data, chunk)
+        if choice.delta is None or choice.index or choice.finish_reason is not None:
+            return False
+        name = _only_text(choice.delta)
+        return name is not None and self.learn_as(chunk.data, chunk, name)
 
-    def learn_as(self, came: bytes, made: Chunk) -> None:
-        """Take a chunk that says text and nothing else as the form to recognise, and what was made of it."""
-        self.settled = True
-        form = form_of(came)
-        shown = form if came is made.data else form_of(made.data)
+    def learn_as(self, came: bytes, made: Chunk, name: TextName = "content") -> bool:
+        """Take a chunk that says text and nothing else as the form to recognise, and what was made of it. See `learn`."""
+        form = form_of(came, name)
+        shown = form if came is made.data else form_of(made.data, name)
         self._came = None
         if form is not None and shown is not None and (shown is form or not shown.inner):
             self._came, self._made, self._events = form, shown, None
@@ -112,6 +116,7 @@ class RunScanner:
             self._least = begins + len(form.inner) + ends
             self._cut = itemgetter(slice(begins, -ends))
         self._known = made.fields
+        return self._came is not None
 
     def read(self, events: bytes) -> Run | None:
         """The run that these bytes are; None where they are anything but whole events of the form, one line each."""
@@ -144,7 +149,8 @@ class RunScanner:
         if run is None:
             return None
         known, made = self._known, run.form
-        said = [ChunkChoice(0, Delta(content=run.text))]
+        said = Delta()
+        setattr(said, made.name, run.text)
         # For whoever looks at one chunk after the other, a run is one chunk that says all of it.
         spelled, count = run.spelled[0], len(run.spelled)
         if count == reach:
@@ -152,7 +158,7 @@ class RunScanner:
         if count > 1:
             padding = spelled[spelled.index(made.inner) :] if made.inner else b""
             spelled = _encode(run.text)[1:-1] + padding
-        fields = ChunkFields(known.id, known.model, said, created=known.created)
+        fields = ChunkFields(known.id, known.model, [ChunkChoice(0, said)], created=known.created)
         return Chunk(made.before + spelled + made.after, fields, run), start + count
 
     def _of(self, form: Form, payloads: Sequence[bytes]) -> Run | None:
@@ -196,13 +202,23 @@ def _texts(spelled: list[bytes]) -> list[str]:
     return _decode_texts(b'["%b"]' % joined)
 
 
-def form_of(data: bytes) -> Form | None:
+def _only_text(delta: Delta) -> TextName | None:
+    """The field of a delta that holds text, where all others hold nothing."""
+    if isinstance(delta.content, str):
+        return "content" if delta == Delta(content=delta.content) else None
+    if delta.reasoning_content is not None:
+        return "reasoning_content" if delta == Delta(reasoning_content=delta.reasoning_content) else None
+    return "reasoning" if delta.reasoning is not None and delta == Delta(reasoning=delta.reasoning) else None
+
+
+def form_of(data: bytes, name: TextName = "content") -> Form | None:
     """What stands around the text of a chunk that says it in one place; None where that cannot be told."""
-    found = _TEXT.search(data)
-    if found is None or data.count(b'"content":') != 1 or b"\n" in data or b"\r" in data:
+    key, text = _TEXTS[name]
+    found = text.search(data)
+    if found is None or data.count(key) != 1 or b"\n" in data or b"\r" in data:
         return None
     begin, end = found.span(1)
     padding = _PADDING.search(data, end)
     if padding is None:
-        return Form(data[:begin], data[end:])
-    return Form(data[:begin], data[padding.end(1) :], data[end : padding.start(1)])
+        return Form(data[:begin], data[end:], name=name)
+    return Form(data[:begin], data[padding.end(1) :], data[end : padding.start(1)], name)

@@ -12,7 +12,7 @@ _MOST_TOKENS = 2**40
 _WHOLE: Final = {int}
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one answer, or of several added up.
 
     `cached_tokens`, `cache_write_tokens` and `prompt_audio_tokens` are part of `prompt_tokens`; the other details are part
@@ -70,7 +70,7 @@ class Usage(msgspec.Struct, frozen=True):
         }
 
 
-class _Details(msgspec.Struct):
+class _Details(msgspec.Struct, gc=False):
     cached_tokens: int | float | None = None
     cache_write_tokens: int | float | None = 0
     reasoning_tokens: int | float | None = 0
@@ -82,7 +82,7 @@ class _Details(msgspec.Struct):
 _NO_DETAILS = _Details()
 
 
-class WireUsage(msgspec.Struct):
+class WireUsage(msgspec.Struct, gc=False):
     """`usage` as upstreams send it: any count may be missing, null or a float."""
 
     prompt_tokens: int | float | None = None

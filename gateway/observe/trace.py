@@ -33,7 +33,8 @@ GATHER_S: Final = 1.0
 _MANY: Final = 1000
 # The owner of requests whose caller is unknown. They are counted and logged; kept, anybody could fill the disk.
 NOBODY: Final = "-"
-_BATCH: Final = 500
+# Traces of one transaction.
+_BATCH: Final = 512
 # Traces after which somebody looks again at how much waits.
 _LOOK: Final = 100
 # Characters of a trace beside its messages, and of one that is encoded on the spot.

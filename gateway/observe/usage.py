@@ -27,6 +27,9 @@ _CLOSE_S: Final = 5.0
 _log = structlog.stdlib.get_logger("gateway.usage")
 
 _Place = tuple[str, str, str, str, str, str, str, str, str]
+# In the order of `UsageRow`: turns (0 for what was used outside of any), those that did not end well, tokens of prompts, those of
+# them that were cached, tokens of answers, cost in billionths of the currency, and whether the price of some of it is not known.
+Counts = tuple[int, bool, int, int, int, int, bool]
 
 
 class UsageWriter:
@@ -52,41 +55,24 @@ class UsageWriter:
         """Begin to write, in a task of its own."""
         self._task = asyncio.create_task(self._run(), name="usage-writer")
 
-    def add(
-        self,
-        place: _Place,
-        *,
-        failed: bool,
-        prompt_tokens: int,
-        cached_tokens: int,
-        completion_tokens: int,
-        cost: int,
-        unpriced: bool,
-        turns: int = 1,
-    ) -> None:
+    def add(self, place: _Place, counts: Counts) -> None:
         """Count one turn.
 
         Args:
             place: day, owner, key, user, team, tags, route, model and backend, as in `UsageRow`.
-            failed: whether it did not end well.
-            prompt_tokens: of all its rounds.
-            cached_tokens: part of them.
-            completion_tokens: of all its rounds.
-            cost: billionths of the currency.
-            unpriced: whether the price of some of it is not known.
-            turns: 0 for what was used outside of any.
+            counts: what is to be added up there.
         """
-        counts = self._rows.get(place)
-        if counts is None:
+        waiting = self._rows.get(place)
+        if waiting is None:
             if len(self._rows) >= _MOST_ROWS:
                 self.dropped += 1
                 return
-            counts = self._rows[place] = []
+            waiting = self._rows[place] = []
             self._wake.set()  # once for each place: what waits is written whole
-        elif len(counts) >= _MOST_COUNTS:
-            counts[:] = [_sum(counts)]
+        elif len(waiting) >= _MOST_COUNTS:
+            waiting[:] = [_sum(waiting)]
         # Added up once a second, all at once: that costs a tenth of seven additions a turn.
-        counts.append((turns, failed, prompt_tokens, cached_tokens, completion_tokens, cost, unpriced))
+        waiting.append(counts)
 
     async def flush(self) -> None:
         """Write what was added by now. Raises `StoreUnavailable`; nothing is lost by it."""

@@ -12,7 +12,7 @@ import msgspec
 Strategy = Literal["rule", "semantic", "default", "explicit", "sticky"]
 
 
-class Match(msgspec.Struct, frozen=True):
+class Match(msgspec.Struct, frozen=True, gc=False):
     """A keyword or pattern that was found.
 
     `start` and `end` are character positions in the text as the client sent it.
@@ -24,7 +24,7 @@ class Match(msgspec.Struct, frozen=True):
     end: int
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """One route as the router saw it: what spoke for it and why it was taken or left.
 
     Attributes:
@@ -47,7 +47,7 @@ class Candidate(msgspec.Struct, frozen=True):
     verdict: str = "no_match"
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes.
 
     Attributes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Facts(msgspec.Struct, frozen=True):
+class Facts(msgspec.Struct, frozen=True, gc=False):
     """Everything a decision may depend on, beside the version.
 
     Attributes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic
@@ -21,7 +21,7 @@ from sqlalchemy.util.concurrency import await_
 
 from gateway.errors import NotStorable, SchemaOld, StoreUnavailable
 from gateway.store.making_tables import make_tables
-from gateway.store.one_hop import OneHopDriver
+from gateway.store.one_hop import OneHopDriver, in_one_hop
 from gateway.store.opening import cannot_be_opened
 from gateway.store.tables import HEAD
 
@@ -197,6 +197,21 @@ class Database:
             except (SQLAlchemyError, OSError) as error:
                 raise _unavailable(error) from error
 
+    async def write_at_once(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Run `work` as one transaction of a SQLite file, with the driver's own connection and in its thread.
+
+        A transaction whose statements are all known needs one change of threads, and nothing of SQLAlchemy's for each statement.
+
+        Raises:
+            StoreUnavailable: it cannot be written.
+        """
+        async with self._turn():
+            try:
+                async with self._reading.connect() as connection:
+                    await in_one_hop(connection, work)
+            except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+                raise _unavailable(error) from error
+
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
         """One writer at a time, in the order they came, where the database wants it so."""
@@ -281,7 +296,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:
-    if isinstance(error, IntegrityError):
+    if isinstance(error, (IntegrityError, sqlite3.IntegrityError)):
         return StoreUnavailable("a record of this identity is kept already", retryable=False)
     if str(getattr(getattr(error, "orig", None), "sqlstate", "")).startswith(_DATA_ERROR):
         return NotStorable("The request holds a text that cannot be kept: too long, or with a NUL character in it.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiosqlite
@@ -20,6 +20,7 @@ from sqlalchemy.dialects.sqlite.aiosqlite import (
     AsyncAdapt_aiosqlite_cursor,
     AsyncAdapt_aiosqlite_dbapi,
 )
+from sqlalchemy.ext.asyncio.engine import AsyncConnection
 from sqlalchemy.util.concurrency import await_
 
 
@@ -43,6 +44,22 @@ def _run(connection: sqlite3.Connection, statement: str, parameters: Any) -> _Ra
 
 def _run_many(connection: sqlite3.Connection, statement: str, parameters: Any) -> _Ran:
     return _Ran(connection.executemany(statement, parameters))
+
+
+async def in_one_hop(connection: AsyncConnection, work: Callable[[sqlite3.Connection], None]) -> None:
+    """Run `work` as one transaction, in the connection's thread and with SQLite's own connection."""
+    raw: Any = (await connection.get_raw_connection()).driver_connection
+    await raw._execute(_run_whole, raw._conn, work)
+
+
+def _run_whole(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], None]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.rollback()
+        raise
 
 
 class OneHopCursor(AsyncAdapt_aiosqlite_cursor):

@@ -23,7 +23,7 @@ _LEAST_S: Final = 0.001
 REMINDER: Final = "Call one of the tools before you answer: an answer without one is not accepted here."
 
 
-class Asking(msgspec.Struct, frozen=True):
+class Asking(msgspec.Struct, frozen=True, gc=False):
     """One model call to come.
 
     Attributes:

@@ -6,6 +6,7 @@ Values, made once by `prepare.py`. Does not know how the turn is driven.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -34,6 +35,9 @@ from gateway.turn.windowing import TurnWindow
 
 _NOTHING_USED: Final = Usage()
 _NO_NAMES: Final = frozenset[str]()
+# One for all turns without any: nobody writes into them.
+_NO_TOOLS: Final[Mapping[str, ToolSpec]] = MappingProxyType({})
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Permit(Protocol):
@@ -107,7 +111,7 @@ class Turn(msgspec.Struct, eq=False):
         session: the session the client named.
         headers: the client's headers that tools may be handed, lower case.
         shows_tools: whether its stream shows registry calls too.
-        remembered: what the Courier remembers of it.
+        remembered: what the Courier remembers of it; None as long as nothing may be called.
         answer_id: the id of the answer.
         backend: who answered last, and `answered_by` the model it was asked as: the decision's, or one that stood in.
         stays: the backend that each model asked stays on.
@@ -155,19 +159,19 @@ class Turn(msgspec.Struct, eq=False):
     escalate: Pool | None = None
     wanted: str = ""
     fallbacks: bool = True
-    offered: Mapping[str, ToolSpec] = field(default_factory=dict)
+    offered: Mapping[str, ToolSpec] = _NO_TOOLS
     wires: ToolWires = NO_WIRES
     tools_wire: bytes | None = None
     choice: bytes | None = None
-    waiting: dict[str, ToolSpec] = field(default_factory=dict)
-    done: set[str] = field(default_factory=set)
+    waiting: Mapping[str, ToolSpec] = _NO_TOOLS
+    done: frozenset[str] = _NO_NAMES
     requires_tool: bool = False
     parallel: bool = True
     cache: CacheConfig | None = None
     recalled: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = _NO_HEADERS
     shows_tools: bool = False
-    remembered: Remembered = field(default_factory=Remembered)
+    remembered: Remembered | None = None
     machine: Machine = field(default_factory=Machine)
     usage: Usage = _NOTHING_USED
     tags: frozenset[str] = frozenset()
@@ -232,8 +236,9 @@ class Turn(msgspec.Struct, eq=False):
 
     def may_read(self, handles: Iterable[str] = ()) -> None:
         """Let results be read on in, and offer what reads once there is one."""
-        self.remembered.handles.update(handles)
-        if not self.remembered.handles or READ_RESULT in self.offered.values():
+        remembered = self._remembering()
+        remembered.handles.update(handles)
+        if not remembered.handles or READ_RESULT in self.offered.values():
             return
         name = READ_RESULT.name
         if name in self.offered or name in self.client_tools:
@@ -256,14 +261,20 @@ class Turn(msgspec.Struct, eq=False):
         """Tools have succeeded, by the names they were called by: what waited for them is offered from now on."""
         if not self.waiting:
             return
-        self.done.update(self.offered[name].name for name in names if name in self.offered)
-        for name, spec in [*self.waiting.items()]:
-            if self.snapshot.tools.required(spec) <= self.done:
-                del self.waiting[name]
-                self._offer(name, spec)
+        self.done |= {self.offered[name].name for name in names if name in self.offered}
+        follow = {name: spec for name, spec in self.waiting.items() if self.snapshot.tools.required(spec) <= self.done}
+        self.waiting = {name: spec for name, spec in self.waiting.items() if name not in follow}
+        for name, spec in follow.items():
+            self._offer(name, spec)
+
+    def _remembering(self) -> Remembered:
+        if self.remembered is None:
+            self.remembered = Remembered()
+        return self.remembered
 
     def _offer(self, name: str, spec: ToolSpec) -> None:
         """Offer one more tool; those that were offered stay as they are."""
+        self._remembering()
         self.offered = {**self.offered, name: spec}
         self.wires = self.wires.also(name, spec)
         self.tools_wire = self.wires.whole

@@ -22,7 +22,7 @@ from gateway.turn.state import TERMINATED
 from gateway.turn.stream import Sink
 
 
-class TurnResult(msgspec.Struct, frozen=True):
+class TurnResult(msgspec.Struct, frozen=True, gc=False):
     """How a turn ended.
 
     Attributes:
@@ -61,8 +61,7 @@ class Ending:
         """
         last = progress.last
         assert last is not None, "a turn that ends has an answer"
-        theirs = progress.theirs
-        stopped = progress.stopped
+        theirs, stopped = progress.theirs, progress.stopped
         if stopped is not None or progress.closing is not None:
             await _add_own(progress, sink)
         reason = "stop" if stopped is None else "length"
@@ -75,21 +74,11 @@ class Ending:
             message = await self._hooked(turn, message)
         body = None if sink is not None else _body(turn, last, message, reason)
         result = TurnResult(message, reason, body, last.choices)
-        behind = _behind(turn, progress, last, result) if progress.used else None
-        bare = turn.bare and behind is None
-        if turn.stay is not None:
-            await turn.stay.keep(turn, behind.hidden if behind is not None else (replayable_message(result.message),))
-            if turn.stay.appends:  # of a session's own messages nothing is hidden
-                behind, bare = None, False
-        joinable = turn.joinable
-        if behind is not None and (theirs or (joinable is not None and joinable.begun)):
-            # Of a mixed turn the client's next request depends on them, and comes at once.
-            await self._continuity.keep(behind)
-            turn.record.emit("hidden.kept", messages=len(behind.hidden))
-            behind = None
-        if joinable is not None:
-            await self.commit(turn, result, turn.usage)
+        behind, bare = None, turn.bare
+        if progress.used or turn.stay is not None or turn.joinable is not None:
+            behind, bare = await self._keep(turn, progress, last, result)
         if sink is not None:
+            assert progress.stream is not None, "it is streamed"
             # With registry tools offered, the end of a round was held back; without, it went out as it came.
             await sink.finish(None if 0 in progress.stream.finished else result.finish_reason, turn.usage)
         if behind is not None:
@@ -100,10 +89,25 @@ class Ending:
         turn.step(TERMINATED, reason if stopped is None else f"{reason}: {stopped}")
         return result
 
-    def delivered(self, turn: Turn, result: TurnResult) -> None:
-        """The answer is out: remember what only the turns behind it want to know."""
-        if turn.gives_bare:
-            self._continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
+    async def _keep(
+        self, turn: Turn, progress: Progress, last: Round, result: TurnResult
+    ) -> tuple[Behind | None, bool]:
+        """Keep what has to be before the last byte; what may be kept behind it, and whether nothing stands behind the answer."""
+        behind = _behind(turn, progress, last, result) if progress.used else None
+        bare = turn.bare and behind is None
+        if turn.stay is not None:
+            await turn.stay.keep(turn, behind.hidden if behind is not None else (replayable_message(result.message),))
+            if turn.stay.appends:  # of a session's own messages nothing is hidden
+                behind, bare = None, False
+        joinable = turn.joinable
+        if behind is not None and (progress.theirs or (joinable is not None and joinable.begun)):
+            # Of a mixed turn the client's next request depends on them, and comes at once.
+            await self._continuity.keep(behind)
+            turn.record.emit("hidden.kept", messages=len(behind.hidden))
+            behind = None
+        if joinable is not None:
+            await self.commit(turn, result, turn.usage)
+        return behind, bare
 
     async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
         """Keep the answer for whoever repeats the turn, before its last byte is sent; nothing where nobody would.

@@ -26,6 +26,7 @@ from gateway.turn.asking import asking
 from gateway.turn.confident import confidences_of
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
+from gateway.turn.deadlines import Deadlines
 from gateway.turn.ending import Ending, TurnResult
 from gateway.turn.joining import JoinElsewhere, Joining
 from gateway.turn.limits import Enough, ToolLimits, time_is_over
@@ -34,7 +35,7 @@ from gateway.turn.progress import Progress
 from gateway.turn.reflecting import contents, reason_to_reflect
 from gateway.turn.round import CUT
 from gateway.turn.state import PLANNING, TERMINATED, State
-from gateway.turn.stream import Sink
+from gateway.turn.stream import Sink, StreamState
 from gateway.turn.tool_calls import ToolCalls
 from gateway.turn.undoing import Undoing
 
@@ -73,6 +74,7 @@ class TurnLoop:
         self._undoing = undoing
         self._ending = Ending(joining, continuity)
         self._clock = clock
+        self._deadlines = Deadlines()
 
     def run(self, turn: Turn, sink: Sink | None = None) -> Coroutine[Any, Any, TurnResult]:
         """Take the turn to its end; with a sink, streaming on the way.
@@ -108,7 +110,7 @@ class TurnLoop:
 
     async def _taken(self, turn: Turn, sink: Sink | None) -> TurnResult:
         """Take the turn to its end, whatever that leaves behind."""
-        progress = Progress(len(turn.messages), turn.messages)
+        progress = Progress(len(turn.messages), turn.messages, None if sink is None else StreamState())
         try:
             if (turn.goes_on or turn.request.approvals or turn.session is not None) and self._approving.carried(turn):
                 await self._approving.begin(turn, progress, self._undoing.after_decision)
@@ -116,7 +118,7 @@ class TurnLoop:
                 # Model calls and nothing else: a backend keeps `ModelCall.timeout_s`, which ends with the turn.
                 result = await self._rounds(turn, progress, sink)
             else:
-                async with asyncio.timeout(max(0.0, self._left_s(turn))):
+                with self._deadlines.within(self._left_s(turn)):
                     result = await self._rounds(turn, progress, sink)
             if turn.approvals is not None:
                 await self._approving.end(turn)
@@ -132,10 +134,6 @@ class TurnLoop:
         finally:
             if turn.machine.state is not TERMINATED:
                 turn.step(TERMINATED, "failed")
-
-    def delivered(self, turn: Turn, result: TurnResult) -> None:
-        """The turn's answer is out. See `Ending.delivered`."""
-        self._ending.delivered(turn, result)
 
     async def commit(self, turn: Turn, result: TurnResult, usage: Usage) -> None:
         """Keep an answer that was not the loop's. See `Ending.commit`."""
@@ -263,7 +261,7 @@ class TurnLoop:
         if uncertain := [f"`{name}`" for name in sorted(started) if turn.offered[name].writes]:
             reason = f"{reason}; whether {', '.join(uncertain)} took effect is not known"
         progress.stopped = reason
-        if progress.stream.broken_off is not None:
+        if progress.stream is not None and progress.stream.broken_off is not None:
             progress.words.append(progress.stream.broken_off.text)
         progress.over = True
         try:

@@ -7,7 +7,6 @@ know what follows from an answer: that is the loop's.
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from gateway.approvals.confidence import Token, tokens_in
@@ -44,36 +43,49 @@ class ModelCalls:
         self._continuity = continuity
         self._clock = clock
 
-    def next(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Coroutine[Any, Any, Round]:
+    def next(
+        self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState | None
+    ) -> Coroutine[Any, Any, Round]:
         """The turn's next answer: the one that is recorded of this round, else the model's.
+
+        Args:
+            turn: whose.
+            asked: what is asked.
+            sink: where the answer is streamed to, or None.
+            state: what is known of the stream so far; None without a sink.
 
         Raises:
             GatewayError: no backend answered, or the turn may not go on to a further round.
         """
         if turn.machine.rounds > 1 or turn.joinable is not None:
             return self._further(turn, asked, sink, state)
-        return self._ask(turn, asked) if sink is None else self._stream(turn, asked, sink, state)
+        if sink is None or state is None:
+            return self._ask(turn, asked)
+        return self._stream(turn, asked, sink, state)
 
-    async def _further(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState) -> Round:
+    async def _further(self, turn: Turn, asked: Asking, sink: Sink | None, state: StreamState | None) -> Round:
         """A round that may be recorded already, has to be let on, or is to be recorded."""
         recorded = _recorded(turn)
         if recorded is not None:
             return await self._again(turn, asked, recorded, sink, state)
         if turn.permit is not None and turn.machine.rounds > 1:
             await turn.permit.next_round(asked.call.messages)
-        done = await (self._ask(turn, asked) if sink is None else self._stream(turn, asked, sink, state))
+        if sink is None or state is None:
+            done = await self._ask(turn, asked)
+        else:
+            done = await self._stream(turn, asked, sink, state)
         if turn.joinable is not None:
             noted = RecordedRound(done.message, done.finish_reason, done.usage if done.told_usage else None)
             self._joining.note_answer(turn.joinable, turn.machine.rounds, noted, turn.record.trace_id)
         return done
 
     async def _again(
-        self, turn: Turn, asked: Asking, recorded: RecordedRound, sink: Sink | None, state: StreamState
+        self, turn: Turn, asked: Asking, recorded: RecordedRound, sink: Sink | None, state: StreamState | None
     ) -> Round:
         """A round that an earlier attempt has been through: its client sees it, its model is not asked."""
         turn.record.emit("round.recorded", round=turn.machine.rounds, finish_reason=recorded.finish_reason)
         done = _round(asked, recorded.message, recorded.finish_reason, recorded.usage, recorded=recorded)
-        if sink is not None and not done.withheld:
+        if sink is not None and state is not None and not done.withheld:
             view = self._view(turn, state, guarded=True)
             if visible := view.feed([whole_chunk(recorded.message, recorded.finish_reason)]):
                 await sink.relay(visible)
@@ -101,29 +113,30 @@ class ModelCalls:
         return done
 
     async def _stream(self, turn: Turn, asked: Asking, sink: Sink, state: StreamState) -> Round:
-        pool, call = asked.pool, asked.call
+        pool, call, record = asked.pool, asked.call, turn.record
+        name = pool.name
         before = state.copy() if asked.held else None
         held: list[Chunk] = []
         view = self._view(turn, state)
         sent = False
         tokens = _Tokens(wanted=turn.tells_tokens)
         attempt = 0
-        prefer = turn.stays.get(pool.name)
-        turn.record.add("round.started", {"round": turn.machine.rounds, "model": pool.name, "backend": prefer})
+        prefer = turn.stays.get(name)
+        record.add("round.started", {"round": turn.machine.rounds, "model": name, "backend": prefer})
         started = self._clock.monotonic()
         waited = 0.0
         first: float | None = None
         wanted = started
         stream = pool.stream(
             call,
-            turn.record,
+            record,
             prefer,
             fallbacks=turn.fallbacks,
             seen=(lambda: sent) if turn.offered or asked.held else None,
         )
         try:
-            async with aclosing(stream) as batches:
-                async for batch in batches:
+            try:
+                async for batch in stream:
                     arrived = self._clock.monotonic()
                     waited += arrived - wanted
                     if batch.attempt != attempt:
@@ -133,7 +146,7 @@ class ModelCalls:
                             state.restore(before)
                         first = arrived - started
                         attempt = batch.attempt
-                        turn.answered_from(pool.name, batch.backend, batch.model)
+                        turn.answered_from(name, batch.backend, batch.model)
                         if turn.first_token_s is None:
                             turn.first_token_s = first
                     if turn.offered and turn.client_tools and (ids := call_ids(batch.chunks)):
@@ -148,6 +161,8 @@ class ModelCalls:
                         held.clear()
                         _let_through(turn, asked, batch.tap, sink, view)
                     wanted = self._clock.monotonic()
+            finally:  # what `aclosing` does, without coroutines of its own
+                await stream.aclose()
         except BaseException:
             # Whatever ends the round: what the client has got of it was paid for.
             if sent:
@@ -157,7 +172,8 @@ class ModelCalls:
         finally:
             turn.upstream_s += waited
         choices = view.choices() if turn.request.n > 1 else ()
-        done = _round(asked, view.message(), view.finish_reason, view.usage, choices=choices, tokens=tokens.said)
+        said = tuple(tokens.said)
+        done = _round(asked, view.message(), view.finish_reason, view.usage, choices=choices, tokens=said)
         if done.withheld:
             state.restore(before)
         elif held:
@@ -233,7 +249,7 @@ def _round(
     *,
     recorded: RecordedRound | None = None,
     choices: tuple[Choice, ...] = (),
-    tokens: Sequence[Token] = (),
+    tokens: tuple[Token, ...] = (),
 ) -> Round:
     spent = usage or _estimate(asked.call, message)
     withheld = asked.held and not _counts(message, finish_reason)
@@ -247,7 +263,7 @@ def _round(
         recorded,
         choices,
         withheld,
-        tuple(tokens) if tokens else (),
+        tokens,
     )
 
 
@@ -262,8 +278,8 @@ def _let_through(turn: Turn, asked: Asking, tap: Tap | None, sink: Sink, view: S
     """Something of the answer was sent, so no other attempt follows: what only brings more text need not come by here."""
     if tap is None or tap.is_open or asked.held or turn.tells_tokens:
         return
-    if (straight := sink.straight()) is not None and (note := view.straight()) is not None:
-        tap.open(straight, note)
+    if (straight := sink.straight()) is not None and (notes := view.straight()) is not None:
+        tap.open(straight, notes)
 
 
 def _recorded(turn: Turn) -> RecordedRound | None:

@@ -242,12 +242,7 @@ class Permits:
                 self._counters.leave(exit_)
         self._writer.add(
             _place(turn, permit.today.day, turn.backend or ""),
-            failed=not ok,
-            prompt_tokens=used.prompt_tokens,
-            cached_tokens=used.cached_tokens,
-            completion_tokens=used.completion_tokens,
-            cost=cost,
-            unpriced=not known,
+            (1, not ok, used.prompt_tokens, used.cached_tokens, used.completion_tokens, cost, not known),
         )
 
     def book(self, turn: Turn, backend: str, usage: Usage) -> None:
@@ -261,13 +256,7 @@ class Permits:
             self._counters.leave(Exit(f"{self.process}{next(self._numbers)}", (), (), paid))
         self._writer.add(
             _place(turn, today.day, backend),
-            failed=False,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            cost=cost,
-            unpriced=not known,
-            turns=0,
+            (0, False, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, cost, not known),
         )
 
     def _reckoned(self, turn: Turn, messages: Sequence[Message], priced: bool) -> tuple[int, int]:

@@ -5,9 +5,9 @@ Knows the order of these steps. Does not know HTTP; `Wishes` is what headers sai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -99,7 +99,7 @@ def facts_of(
     )
 
 
-async def decide(
+def decide(
     request: ChatRequest,
     principal: Principal,
     wishes: Wishes,
@@ -107,7 +107,7 @@ async def decide(
     *,
     kept: KeptRoutes | None = None,
     explain: bool = False,
-) -> Decision:
+) -> Coroutine[Any, Any, Decision]:
     """Where a request goes; with `explain`, at more length and leaving nothing behind.
 
     `kept` is what `router.sticky` asks for the conversation's route; without it every request begins a conversation.
@@ -115,6 +115,22 @@ async def decide(
     Raises:
         NoSuchModel: the name is unknown to this caller.
     """
+    if (
+        request.model == snapshot.config.router.model and principal.models is None and snapshot.router_decides
+    ):  # nearly all requests
+        return snapshot.router.decide(facts_of(request, principal, wishes, snapshot.used), explain=explain)
+    return _decide(request, principal, wishes, snapshot, kept, explain)
+
+
+async def _decide(
+    request: ChatRequest,
+    principal: Principal,
+    wishes: Wishes,
+    snapshot: Snapshot,
+    kept: KeptRoutes | None,
+    explain: bool,
+) -> Decision:
+    """The same, with all that may have a say."""
     place: str | None = None
     router = snapshot.config.router
     if request.model == router.model:
@@ -139,106 +155,120 @@ async def decide(
     return decision
 
 
-async def prepare(
-    request: ChatRequest,
-    principal: Principal,
-    wishes: Wishes,
-    snapshot: Snapshot,
-    record: Recorder,
-    pin: Pin | None = None,
-    *,
-    clock: Clock,
-    continuity: Continuity,
-    kept: KeptRoutes | None = None,
-    offering: Offering | None = None,
-) -> Turn:
-    """Make the turn; with a `pin`, as it was decided when its run began.
+class Preparing:
+    """Makes turns of requests.
 
-    Raises:
-        InvalidRequest: the request contradicts itself.
-        NoSuchModel: the name is unknown to this caller.
-        StoreUnavailable: the thread's hidden rounds cannot be read, or what was said in confidence before.
+    Args:
+        clock: time.
+        continuity: knows the rounds that clients do not see.
+        kept: the route each conversation is on, or None where nobody remembers.
+        offering: computes which tools a turn is offered.
     """
-    if request.n > 1 and snapshot.hooks.on_answer:
-        raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
-    before = held(pin, snapshot) if pin is not None else None
-    decision = pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=kept)
-    told = {
-        "route": decision.route,
-        "model": decision.model,
-        "strategy": decision.strategy,
-        "score": decision.score,
-        "margin": decision.margin,
-        "cached": decision.cached,
-        "reason": decision.reason,
-        "version": decision.version,
-    }
-    if before is None:
-        record.add("decision.made", told)
-        way = snapshot.way(decision, request.model)
-        assert way is not None, "the router and the hooks name models that exist"
-        meant, terms = way
-    else:
-        record.add("decision.made", {**told, "pinned": True})
-        meant = before.meant
-        terms = terms_of(snapshot.config, snapshot.names, snapshot.pools, meant.model, before.route)
-    explicit = decision.strategy == "explicit"
 
-    # The conversation: as its client sent it, and what the gateway knows of it besides.
-    private: Conversation | None = None
-    if snapshot.privacy is not None:
-        private = record.private = _private(snapshot.privacy, principal, terms)
-    messages = request.messages
-    goes_on = "assistant" in map(role_of, messages)
-    bare = not goes_on or continuity.is_bare(record.owner, wishes.session, messages)
-    if not (bare or wishes.whole) and snapshot.tools.specs:
-        messages = await _restored(request, principal, wishes, record, continuity)
-    if private is not None and snapshot.privacy is not None:
-        # What tools told the caller in confidence before is private in this turn too.
-        await snapshot.privacy.recall(principal.owner, private, messages)
-    if terms.system:
-        messages = with_system_text(messages, terms.system)
+    def __init__(
+        self, clock: Clock, continuity: Continuity, kept: KeptRoutes | None = None, offering: Offering | None = None
+    ) -> None:
+        self._clock = clock
+        self._continuity = continuity
+        self._kept = kept
+        self._offering = offering or Offering()
 
-    fields = with_defaults(request.fields, terms.params) if terms.params else request.fields
-    if request.n > 1:
-        fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
-    limit_s = snapshot.turn_timeout_s
-    if wishes.deadline_s is not None:
-        limit_s = min(limit_s, wishes.deadline_s)
-    # Of what counts for more than thirty here, a name for two, Python makes a dict first.
-    turn = Turn(
-        record,
-        principal,
-        request,
-        snapshot,
-        decision,
-        terms,
-        terms.answering,
-        terms.answering,
-        shown_model=request.model if explicit else decision.model,
-        messages=messages,
-        fields=fields,
-        limit_s=limit_s,
-        deadline=clock.monotonic() + limit_s,
-        answer_id=f"chatcmpl-{record.trace_id}",
-        created=int(clock.now()),
-        tags=principal.tags,
-        goes_on=goes_on,
-        bare=bare,
-        on_failure=terms.on_failure,
-    )
-    if wishes is not NO_WISHES:
-        _heed(wishes, turn)
-    turn.wanted = meant.wanted
-    turn.private = private
+    async def turn(
+        self,
+        request: ChatRequest,
+        principal: Principal,
+        wishes: Wishes,
+        snapshot: Snapshot,
+        record: Recorder,
+        pin: Pin | None = None,
+    ) -> Turn:
+        """Make the turn; with a `pin`, as it was decided when its run began.
 
-    # What may be called in it.
-    named = terms.tools_by_name if explicit else terms.tools
-    if named or request.tools or request.tool_choice is not None or wishes.durable:
-        await _equip(turn, wishes, named, before, offering or Offering())
-    if terms.cache is not None and turn.tools_wire is None:
-        turn.cache = _cache(request, messages, terms.cache)
-    return turn
+        Raises:
+            InvalidRequest: the request contradicts itself.
+            NoSuchModel: the name is unknown to this caller.
+            StoreUnavailable: the thread's hidden rounds cannot be read, or what was said in confidence before.
+        """
+        if request.n > 1 and snapshot.hooks.on_answer:
+            raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
+        before = held(pin, snapshot) if pin is not None else None
+        decision = (
+            pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=self._kept)
+        )
+        told = {
+            "route": decision.route,
+            "model": decision.model,
+            "strategy": decision.strategy,
+            "score": decision.score,
+            "margin": decision.margin,
+            "cached": decision.cached,
+            "reason": decision.reason,
+            "version": decision.version,
+        }
+        if before is None:
+            record.add("decision.made", told)
+            way = snapshot.way(decision, request.model)
+            assert way is not None, "the router and the hooks name models that exist"
+            meant, terms = way
+        else:
+            record.add("decision.made", {**told, "pinned": True})
+            meant = before.meant
+            terms = terms_of(snapshot.config, snapshot.names, snapshot.pools, meant.model, before.route)
+        explicit = decision.strategy == "explicit"
+
+        # The conversation: as its client sent it, and what the gateway knows of it besides.
+        private: Conversation | None = None
+        if snapshot.privacy is not None:
+            private = record.private = _private(snapshot.privacy, principal, terms)
+        messages = request.messages
+        goes_on = "assistant" in map(role_of, messages)
+        bare = not goes_on or self._continuity.is_bare(record.owner, wishes.session, messages)
+        if not (bare or wishes.whole) and snapshot.tools.specs:
+            messages = await _restored(request, principal, wishes, record, self._continuity)
+        if private is not None and snapshot.privacy is not None:
+            # What tools told the caller in confidence before is private in this turn too.
+            await snapshot.privacy.recall(principal.owner, private, messages)
+        if terms.system:
+            messages = with_system_text(messages, terms.system)
+
+        fields = with_defaults(request.fields, terms.params) if terms.params else request.fields
+        if request.n > 1:
+            fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
+        limit_s = snapshot.turn_timeout_s
+        # Of what counts for more than thirty here, a name for two, Python makes a dict first.
+        turn = Turn(
+            record,
+            principal,
+            request,
+            snapshot,
+            decision,
+            terms,
+            terms.answering,
+            terms.answering,
+            shown_model=request.model if explicit else decision.model,
+            messages=messages,
+            fields=fields,
+            limit_s=limit_s,
+            deadline=self._clock.monotonic() + limit_s,
+            answer_id=f"chatcmpl-{record.trace_id}",
+            created=int(self._clock.now()),
+            tags=principal.tags,
+            goes_on=goes_on,
+            bare=bare,
+            on_failure=terms.on_failure,
+        )
+        if wishes is not NO_WISHES:
+            _heed(wishes, turn)
+        turn.wanted = meant.wanted
+        turn.private = private
+
+        # What may be called in it.
+        named = terms.tools_by_name if explicit else terms.tools
+        if named or request.tools or request.tool_choice is not None or wishes.durable:
+            await _equip(turn, wishes, named, before, self._offering)
+        if terms.cache is not None and turn.tools_wire is None:
+            turn.cache = _cache(request, messages, terms.cache)
+        return turn
 
 
 def _heed(wishes: Wishes, turn: Turn) -> None:
@@ -247,6 +277,9 @@ def _heed(wishes: Wishes, turn: Turn) -> None:
     turn.session = wishes.session
     turn.headers = wishes.headers
     turn.fallbacks = wishes.fallbacks
+    if wishes.deadline_s is not None and wishes.deadline_s < turn.limit_s:
+        turn.deadline += wishes.deadline_s - turn.limit_s
+        turn.limit_s = wishes.deadline_s
     if wishes.durable:
         turn.on_failure = turn.terms.on_failure_of_runs
 
@@ -292,7 +325,7 @@ async def _equip(turn: Turn, wishes: Wishes, named: tuple[str, ...], before: Hel
         # They show how sure the model is of its calls.
         turn.tells_tokens = True
         turn.fields = with_defaults(turn.fields, _LOGPROBS)
-    turn.waiting, turn.done = dict(offer.waiting), set(offer.done)
+    turn.waiting, turn.done = offer.waiting, offer.done
     if offered:
         turn.shows_tools = wishes.events
         turn.messages = with_system_text(turn.messages, OPERATOR_TEXT)

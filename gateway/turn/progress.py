@@ -24,7 +24,7 @@ class Progress(msgspec.Struct, eq=False):
     Attributes:
         before: how many messages the first round is asked.
         messages: the conversation the next round is asked.
-        stream: what the client has seen, where it is streamed.
+        stream: what the client has seen; None where it is not streamed.
         answers: what the model answered in each round that counts.
         words: what was said behind them: of a round that broke off, and the gateway's own words.
         last: the latest round that counts, or None.
@@ -42,7 +42,7 @@ class Progress(msgspec.Struct, eq=False):
 
     before: int
     messages: tuple[Message, ...]
-    stream: StreamState = field(default_factory=StreamState)
+    stream: StreamState | None = None
     answers: list[Message] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     last: Round | None = None

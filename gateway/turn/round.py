@@ -15,7 +15,7 @@ from gateway.turn.joining import RecordedRound
 CUT: Final = frozenset({"length", "content_filter"})
 
 
-class Round(msgspec.Struct, frozen=True):
+class Round(msgspec.Struct, frozen=True, gc=False):
     """What one model call came to.
 
     Attributes:

@@ -61,6 +61,7 @@ class Scribe:
         if settings is None:
             return None
         snapshot = turn.snapshot
+        kept = turn.stay is not None or (wishes.stored and snapshot.config.context.sessions.store)
         return TurnWindow(
             self.conversations,
             snapshot.patterns,
@@ -68,8 +69,9 @@ class Scribe:
             turn.record.owner,
             turn.session,
             turn.record,
-            kept=turn.stay is not None or (wishes.stored and snapshot.config.context.sessions.store),
+            kept=kept,
             choose=None if settings.by_size else snapshot.tools.strategies.get(settings.strategy),
+            always=kept or not settings.by_size,
         )
 
     async def before(self, turn: Turn) -> None:
@@ -82,6 +84,8 @@ class Scribe:
         if self._remembering is None or turn.window is None:
             return
         turn.window.memories = await self._remembering.recall(turn)
+        if turn.window.memories:
+            turn.window.always = True
 
     def behind(self, turn: Turn, answer: Message) -> None:
         """What is to be done once the turn has been answered."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 
+from gateway.chat.blocks import Message
 from gateway.chat.codecs.chat_completions import encode_messages
 from gateway.chat.normalise import read_answer, read_choices
 from gateway.chat.request import ChatRequest, tool_name_of
@@ -32,7 +32,7 @@ from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.offering import Offering
 from gateway.turn.permits import Permit, Permits
 from gateway.turn.pinned import Pin, read_pin, refuse_changed
-from gateway.turn.prepare import NO_WISHES, Wishes, prepare
+from gateway.turn.prepare import NO_WISHES, Preparing, Wishes
 from gateway.turn.scribing import Scribe
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
@@ -89,7 +89,7 @@ class Turns:
         self._loop = loop
         self._answers = answers
         self._permits = permits
-        self._prepare = partial(prepare, clock=clock, continuity=continuity, kept=kept, offering=offering or Offering())
+        self._preparing = Preparing(clock, continuity, kept, offering)
         self._scribe = scribe or Scribe()
         self._clock = clock
         self.continuity = continuity
@@ -146,13 +146,12 @@ class Turns:
         try:
             snapshot = lease.value
             if wishes is NO_WISHES and not snapshot.hooks.at_begin:
-                turn = await self._prepare(request, principal, wishes, snapshot, record)
+                turn = await self._preparing.turn(request, principal, wishes, snapshot, record)
             else:
                 turn = await self._prepared(request, principal, wishes, snapshot, record)
             turn.window = self._scribe.window(turn, wishes)
             if turn.terms.recalls:
                 await self._scribe.recall(turn)
-            request = turn.request
             self.running[trace_id] = turn
             sink = begun(turn)
             if sink is not None and snapshot.hooks.on_answer:
@@ -183,15 +182,14 @@ class Turns:
             summary = _summary(request, principal, turn, ended - started, 200)
             summary["finish_reason"] = result.finish_reason
             record.add("turn.finished", summary)
-            self._loop.delivered(turn, result)
-            if turn.terms.looks_back and turn.window is not None:
-                self._scribe.behind(turn, result.message)
+            self._remember(turn, result.message)
         finally:
             if turn is not None and turn.stay is not None:
                 turn.stay.leave(None)
             self.running.pop(trace_id, None)
             self._versions.release(lease)
-            self._tell(record)
+            for finished in self._finished:
+                finished(record)
         return result
 
     async def _prepared(
@@ -207,7 +205,7 @@ class Turns:
         try:
             if stay is not None:
                 request, wishes = stay.request, stay.wishes
-            begins = self._hooked if snapshot.hooks.on_request else self._prepare
+            begins = self._hooked if snapshot.hooks.on_request else self._preparing.turn
             begun = begins(request, principal, wishes, snapshot, record, pin)
             turn = await within(snapshot.turn_timeout_s, begun)
         except BaseException as error:
@@ -233,7 +231,7 @@ class Turns:
         changed = await snapshot.hooks.request(request, principal)
         if changed is not request:
             record.emit("hook.changed", hook="on_request")
-        return await self._prepare(changed, principal, wishes, snapshot, record, pin)
+        return await self._preparing.turn(changed, principal, wishes, snapshot, record, pin)
 
     def _run(self, turn: Turn, sink: Sink | None) -> Coroutine[Any, Any, TurnResult]:
         """The turn's answer: one that was kept for equal questions, or the loop's. Behind it, it is to be let out."""
@@ -259,6 +257,13 @@ class Turns:
         if turn.stay is not None:
             turn.stay.leave(turn.record)
         self._permits.leave(turn, ok=answered)
+
+    def _remember(self, turn: Turn, answer: Message) -> None:
+        """The answer is out: keep in mind what only the turns behind it want to know."""
+        if turn.gives_bare:
+            self.continuity.bare(turn.record.owner, turn.session, turn.request.messages, answer)
+        if turn.terms.looks_back and turn.window is not None:
+            self._scribe.behind(turn, answer)
 
     async def _joined(self, turn: Turn, wishes: Wishes, sink: Sink | None, body: bytes) -> TurnResult:
         """The turn's answer, this attempt's or another's."""
@@ -343,7 +348,7 @@ def _summary(
         "status": status,
         "key": principal.key_id,
         "user": principal.user,
-        "stream": request.stream,
+        "stream": turn.request.stream,
         "seconds": seconds,
         "response_id": turn.answer_id,
         "model": decision.model,

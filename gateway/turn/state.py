@@ -44,7 +44,7 @@ class IllegalStep(RuntimeError):
     """A step the machine does not know: a defect of the loop that asked for it."""
 
 
-class Machine(msgspec.Struct):
+class Machine(msgspec.Struct, gc=False):
     """One turn's state. `rounds` counts model calls: every entry into PLANNING is one."""
 
     state: State = State.IDLE

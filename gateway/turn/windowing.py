@@ -97,6 +97,7 @@ class TurnWindow(msgspec.Struct, eq=False):
         kept: whether the gateway keeps the conversation, so that messages are counted too.
         memories: what is remembered of other conversations, a line each.
         choose: the plugin's function behind the strategy, where it is one's.
+        always: see `Fit`. Not where size alone is a reason to cut, and nothing is remembered that would have to be told.
 
     Attributes:
         used: the conversation that was cut last, and what it was: for whoever sums it up.
@@ -114,6 +115,7 @@ class TurnWindow(msgspec.Struct, eq=False):
     kept: bool = False
     memories: tuple[str, ...] = ()
     choose: Choose | None = None
+    always: bool = True
     used: tuple[Key, tuple[Message, ...]] | None = None
     estimates: dict[str, int] = msgspec.field(default_factory=dict)
     noted: bool = False
@@ -125,9 +127,6 @@ class TurnWindow(msgspec.Struct, eq=False):
         Raises:
             ContextTooLong: it does not fit whatever is left out.
         """
-        settings = self.settings
-        if settings.by_size and config.context_tokens is None and not (tighter or self.kept or self.memories):
-            return call  # nobody knows of a limit: most turns
         self.noted = False
         fitted = self._fit(call, name, config, tighter=tighter)
         if not self.memories or self.noted:

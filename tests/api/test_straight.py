@@ -117,6 +117,42 @@ async def test_bytes_and_trace_are_those_of_a_stream_that_is_read(
         assert (await told(on, trace))["content"] == 'the \u00e9 " \\ end of it'
 
 
+@pytest.mark.parametrize("dialect", ["openai", "compatible"])
+async def test_thoughts_pass_and_are_noted_as_those_of_a_stream_that_is_read(
+    tmp_path: Path, passed: list[int], dialect: str
+) -> None:
+    thoughts = [d({"reasoning_content": each}) for each in ("first ", "this ", "and ", "that")]
+    role, *texts = words("so it is done")
+    reply = stream(*slowly(role, *thoughts, *texts, f("stop"), u(3, 5), DONE))
+    async with ScriptedUpstream(then=reply) as upstream, serving(tmp_path, config(upstream, dialect)) as on:
+        read_trace, read = await asked(on, "1.0")
+        assert not passed
+        trace, straight = await asked(on)
+        assert len(passed) >= 4
+        assert anonymous(straight) == anonymous(read)
+        assert await told(on, trace) == await told(on, read_trace)
+        assert (await told(on, trace))["content"] == "so it is done"
+
+
+async def test_thoughts_that_passed_count_where_a_client_leaves(tmp_path: Path, passed: list[int]) -> None:
+    thoughts = [d({"reasoning_content": f"thought number {at} "}) for at in range(12)]
+    role, *texts = words("so")
+    reply = stream(*slowly(role, *thoughts), Stall(), *texts, f("stop"), DONE)
+    async with ScriptedUpstream(reply) as upstream, serving(tmp_path, config(upstream)) as on:
+        task = asyncio.create_task(asked(on))
+        await upstream.stalled()
+        assert len(passed) >= 8
+        task.cancel()
+        await upstream.aborted(timeout_s=1)
+        async with asyncio.timeout(2):
+            while on.gateway.turns.running:
+                await asyncio.sleep(0.005)
+        rows = (await on.get("/v1/traces"))[2]["data"]
+        last = (await on.trace(rows[0]["id"]))["events"][-1]
+        assert last["type"] == "turn.cancelled"
+        assert last["data"]["completion_tokens"] >= 36
+
+
 async def test_end_is_sent_though_nothing_follows_it(tmp_path: Path, passed: list[int]) -> None:
     reply = stream(*slowly(*words("some words and an end"), f("stop")), Stall(), u(1, 2), DONE)
     async with ScriptedUpstream(reply) as upstream, serving(tmp_path, config(upstream)) as on:

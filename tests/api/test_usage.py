@@ -169,7 +169,7 @@ async def test_usage_that_cannot_be_written_is_kept_and_written_later() -> None:
     place = ("2025-01-31", "app", "app", "", "", "[]", "", "m", "b")
 
     def add() -> None:
-        writer.add(place, failed=False, prompt_tokens=1, cached_tokens=0, completion_tokens=2, cost=3, unpriced=False)
+        writer.add(place, (1, False, 1, 0, 2, 3, False))
 
     add()
     with pytest.raises(StoreUnavailable):
@@ -199,7 +199,7 @@ async def test_what_nobody_foresaw_does_not_end_the_writing_of_usage(monkeypatch
     writer = UsageWriter(store)
     writer.open()
     place = ("2025-01-31", "app", "app", "", "", "[]", "", "m", "b")
-    writer.add(place, failed=False, prompt_tokens=1, cached_tokens=0, completion_tokens=2, cost=3, unpriced=False)
+    writer.add(place, (1, False, 1, 0, 2, 3, False))
     async with asyncio.timeout(20):
         while store.asked < 2:
             await asyncio.sleep(0.01)

@@ -73,7 +73,7 @@ async def asking(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator
 
 async def whole(client: Http1, wait_s: float = 20.0) -> tuple[int, bytes]:
     until = asyncio.get_running_loop().time() + wait_s
-    response = await client.post(b"x-one: 1\r\n", (b"a ", b"body"), until)
+    response = await client.post(b"x-one: 1\r\n", b"a body", until)
     try:
         parts = []
         while data := await response.readany(until):
@@ -123,7 +123,7 @@ def test_headers_are_those_of_the_answer_alone_by_lower_case_names(
             until = asyncio.get_running_loop().time() + 20
             seen = []
             for _ in range(2):
-                response = await client.post(b"", (b"body",), until)
+                response = await client.post(b"", b"body", until)
                 while not response.complete:
                     await response.connection.wait(response, until)
                 seen.append((response.headers, response.at_once()))
@@ -150,7 +150,7 @@ def test_only_what_is_whole_and_not_encoded_is_had_at_once(
         for answer in answers:
             async with asking(Server(answer, hang_up=True).talk) as client:
                 until = asyncio.get_running_loop().time() + 20
-                response = await client.post(b"", (b"body",), until)
+                response = await client.post(b"", b"body", until)
                 assert response.at_once() is None
                 while not response.complete:
                     await response.connection.wait(response, until)
@@ -184,7 +184,7 @@ def test_headers_of_what_follows_an_answer_are_not_its_own(
 
     async def work() -> None:
         async with asking(Server(_OK + another).talk) as client:
-            response = await client.post(b"", (b"body",), asyncio.get_running_loop().time() + 20)
+            response = await client.post(b"", b"body", asyncio.get_running_loop().time() + 20)
             assert (response.headers, response.at_once()) == ({b"content-length": b"5"}, b"hello")
             response.give_back()
             response.give_back()
@@ -312,7 +312,7 @@ def test_what_is_broken_is_told_at_once_though_the_server_stays(
         async with asking(talk) as client:
             until = asyncio.get_running_loop().time() + 20
             if headed:
-                response = await client.post(b"", (b"body",), until)
+                response = await client.post(b"", b"body", until)
                 read = asyncio.create_task(response.readany(until))
                 await asyncio.sleep(0)
                 had.set()
@@ -321,7 +321,7 @@ def test_what_is_broken_is_told_at_once_though_the_server_stays(
                 response.give_back()
             else:
                 with pytest.raises(NotHttp):
-                    await client.post(b"", (b"body",), until)
+                    await client.post(b"", b"body", until)
             await ended.wait()
 
     run(make_loop, work())
@@ -332,7 +332,7 @@ def test_where_there_is_no_head_there_is_no_answer(make_loop: Callable[[], async
     async def work() -> None:
         async with asking(Server(b"HTTP/1.1 200 OK\r\ncontent-le", hang_up=True).talk) as client:
             with pytest.raises(Disconnected):
-                await client.post(b"", (b"body",), asyncio.get_running_loop().time() + 20)
+                await client.post(b"", b"body", asyncio.get_running_loop().time() + 20)
 
     run(make_loop, work())
 
@@ -401,7 +401,7 @@ def test_server_that_answers_before_it_has_read_is_asked_anew(
     async def work() -> None:
         async with asking(talk) as client:
             until = asyncio.get_running_loop().time() + 20
-            (await client.post(b"", (large,), until)).give_back()
+            (await client.post(b"", large, until)).give_back()
             assert await whole(client) == (200, b"hello")
             await client.close()
             while ended < heads:
@@ -418,7 +418,7 @@ def test_connection_that_took_a_large_request_is_kept(make_loop: Callable[[], as
     async def work() -> None:
         async with asking(server.talk) as client:
             until = asyncio.get_running_loop().time() + 20
-            response = await client.post(b"", (b"x" * 16 * 1024 * 1024,), until)
+            response = await client.post(b"", b"x" * 16 * 1024 * 1024, until)
             assert await response.readany(until) == b"hello"
             response.give_back()
             assert await whole(client) == (200, b"hello")
@@ -476,7 +476,7 @@ def test_server_waits_for_a_reader_that_does_not_read(make_loop: Callable[[], as
     async def work() -> None:
         async with asking(talk) as client:
             until = asyncio.get_running_loop().time() + 20
-            response = await client.post(b"", (b"body",), until)
+            response = await client.post(b"", b"body", until)
             before = -1
             while before != sent:  # until the server cannot go on
                 before = sent

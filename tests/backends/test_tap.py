@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.backends.http1 import Connection
 from gateway.backends.native import NativeBackend
 from gateway.backends.tap import Tapped
-from gateway.chat.chunk import Chunk, Form, Run
+from gateway.chat.chunk import Chunk, Form, Run, TextName
 from gateway.chat.relay import StreamWriter
 from gateway.config.models import BackendConfig
 from gateway.errors import GatewayError, UpstreamBroken, UpstreamTimeout
@@ -54,7 +54,7 @@ class Client:
 
     Attributes:
         sent: what the client got.
-        said: the text, as it was noted.
+        said: the text, as it was noted, and `thought` what was before it.
         straight: how many times text came past the stream, and `alone` how many of them were one chunk.
         passed: see `Straight`.
     """
@@ -64,24 +64,33 @@ class Client:
     def __init__(self, room: Callable[[], bool] = lambda: True, *, taps: bool = True) -> None:
         self.sent = b""
         self.said = ""
+        self.thought = ""
         self.straight = 0
         self.alone = 0
         self.batches = 0
+        self.chunks = 0
         self._writer = StreamWriter("answer", 1, "shown")
         self._room = room
         self._taps = taps
+
+    @property
+    def got(self) -> tuple[bytes, str, str]:
+        """What the client got and what was noted of it."""
+        return self.sent, self.said, self.thought
 
     async def read(self, stream: AsyncGenerator[Sequence[Chunk], None]) -> None:
         async with aclosing(stream) as batches:
             async for batch in batches:
                 self.batches += 1
+                self.chunks += len(batch)
                 self.sent += self._writer.frames(batch)
                 self.said += "".join(_text(each) for each in batch)
+                self.thought += "".join(_thought(each) for each in batch)
                 # A client that is slow to take it.
                 await asyncio.sleep(0)
                 assert isinstance(batch, Tapped)
                 if self._taps and not batch.tap.is_open:
-                    batch.tap.open(self, self._note)
+                    batch.tap.open(self, self._notes)
 
     def texts(self, form: Form) -> Callable[[bytes], bool] | None:
         around = self._writer.around(form)
@@ -106,12 +115,22 @@ class Client:
         self.passed = asyncio.get_running_loop().time()
         return True
 
-    def _note(self, text: str) -> None:
+    def _notes(self, name: TextName) -> Callable[[str], None]:
+        return self._say if name == "content" else self._think
+
+    def _say(self, text: str) -> None:
         self.said += text
+
+    def _think(self, text: str) -> None:
+        self.thought += text
 
 
 def _text(chunk: Chunk) -> str:
     return "".join(one.delta.content for one in chunk.choices if one.delta and isinstance(one.delta.content, str))
+
+
+def _thought(chunk: Chunk) -> str:
+    return "".join(one.delta.reasoning_content or one.delta.reasoning or "" for one in chunk.choices if one.delta)
 
 
 @asynccontextmanager
@@ -228,7 +247,7 @@ async def test_wherever_an_event_is_cut_the_client_gets_the_same(
         client = Client()
         pieces = [chunked(piece) for piece in (whole[:first], whole[first:at], whole[at:]) if piece]
         assert await heard(client, [HEAD, *pieces, b"0\r\n\r\n"], dialect) is None
-        assert (client.sent, client.said) == (expected.sent, expected.said)
+        assert client.got == expected.got
 
 
 async def test_wherever_the_framing_is_cut_the_client_gets_the_same() -> None:
@@ -238,7 +257,7 @@ async def test_wherever_the_framing_is_cut_the_client_gets_the_same() -> None:
     for at in range(len(whole)):
         client = Client()
         assert await heard(client, cut(whole, at)) is None
-        assert (client.sent, client.said) == (expected.sent, expected.said)
+        assert client.got == expected.got
 
 
 ODD = {
@@ -281,7 +300,7 @@ async def test_what_is_not_text_is_read_in_its_place(odd: str, together: bool, d
     expected, client = Client(taps=False), Client()
     failure = await heard(expected, arriving(said), dialect)
     assert await heard(client, arriving(said), dialect) == failure
-    assert (client.sent, client.said) == (expected.sent, expected.said)
+    assert client.got == expected.got
     assert client.straight
 
 
@@ -306,10 +325,29 @@ async def test_text_behind_chunks_of_another_id_is_written_under_the_answers_own
     expected, client = Client(taps=False), Client()
     assert await heard(expected, arriving(said)) is None
     assert await heard(client, arriving(said)) is None
-    assert (client.sent, client.said) == (expected.sent, expected.said)
+    assert client.got == expected.got
     assert b"another" not in client.sent
     # The first of each is read.
     assert client.alone == 6
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "in one read"])
+@pytest.mark.parametrize("dialect", ["openai", "compatible"])
+async def test_thoughts_pass_as_text_does(dialect: str, together: bool, name: str) -> None:
+    thoughts = [d({"content": None, name: each}) for each in ("hm ", "\u00e9 ", '" ', "\\ ", "so")]
+    said = events(d({"role": "assistant", "content": ""}), *thoughts, *words("a b c d")[1:], f("stop"), u(1, 2), DONE)
+    pieces = [HEAD, chunked(b"".join(said)), b"0\r\n\r\n"] if together else arriving(said)
+    expected, client = Client(taps=False), Client()
+    assert await heard(expected, pieces, dialect) is None
+    assert await heard(client, pieces, dialect) is None
+    assert client.got == expected.got
+    assert (client.said, client.thought) == ("a b c d", 'hm \u00e9 " \\ so')
+    # The first thought and the first text are read: the role with the one, the other alone.
+    assert client.alone == (0 if together else 7)
+    if together and dialect == "openai":
+        # The role, the thoughts, a text, the others, the end, usage.
+        assert client.chunks == 6
 
 
 async def test_what_has_no_room_waits_and_comes_before_what_comes_later() -> None:
@@ -318,7 +356,7 @@ async def test_what_has_no_room_waits_and_comes_before_what_comes_later() -> Non
     said = events(*words("a b c d e f g h i j"), f("stop"), DONE)
     assert await heard(expected, arriving(said)) is None
     assert await heard(client, arriving(said)) is None
-    assert (client.sent, client.said) == (expected.sent, expected.said)
+    assert client.got == expected.got
     assert client.straight < 9
 
 
@@ -334,7 +372,7 @@ async def test_nothing_passes_what_still_waits_to_be_read() -> None:
             if at < 5:  # everything behind comes before whoever was woken has had its turn
                 await rest()
         await task
-    assert (client.sent, client.said) == (expected.sent, expected.said)
+    assert client.got == expected.got
 
 
 @pytest.mark.parametrize("dialect", ["openai", "compatible"])
@@ -423,7 +461,7 @@ async def test_every_recording_is_the_same_tapped_and_read(dialect: str) -> None
         client, expected = Client(), Client(taps=False)
         failure = await heard(expected, arriving(said), dialect)
         assert await heard(client, arriving(said), dialect) == failure
-        assert (client.sent, client.said) == (expected.sent, expected.said)
+        assert client.got == expected.got
         straight += client.straight
     assert straight > 40
 
@@ -458,6 +496,6 @@ def test_however_it_is_cut_and_whenever_there_is_room_it_is_one_answer(
         client, expected = Client(lambda: next(has_room, True)), Client(taps=False)
         failure = await heard(expected, [*pieces, b"0\r\n\r\n"], dialect)
         assert await heard(client, [*pieces, b"0\r\n\r\n"], dialect) == failure
-        assert (client.sent, client.said) == (expected.sent, expected.said)
+        assert client.got == expected.got
 
     asyncio.run(both())

@@ -71,8 +71,7 @@ def streamed(text: str, **beside: Any) -> bytes:
 
 def runs(*, blank: bool = True) -> RunScanner:
     found = RunScanner(blank=blank)
-    found.learn(decode_chunk(streamed("first")))
-    assert found.settled
+    assert found.learn(decode_chunk(streamed("first")))
     return found
 
 
@@ -152,8 +151,7 @@ def test_long_run_is_read_in_ever_larger_pieces_and_keeps_every_byte() -> None:
 @pytest.mark.parametrize("beside", [{"role": "assistant"}, {"tool_calls": []}, {"reasoning": "x"}])
 def test_form_is_not_learned_from_what_says_more_than_text(beside: dict[str, Any]) -> None:
     found = RunScanner()
-    found.learn(decode_chunk(streamed("x", **beside)))
-    assert not found.settled
+    assert not found.learn(decode_chunk(streamed("x", **beside)))
 
 
 def padded(text: str, padding: str) -> bytes:

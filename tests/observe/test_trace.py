@@ -84,7 +84,7 @@ async def test_turns_that_end_together_share_a_transaction() -> None:
     for number in range(1100):
         traces.finished(turn(named(number)))
     await traces.flush()
-    assert store.slow.batches == [500, 500, 100]
+    assert store.slow.batches == [512, 512, 76]
     assert (traces.written, traces.dropped) == (1100, 0)
     await traces.close()
 

@@ -7,9 +7,11 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import Connection, create_engine, inspect
 
@@ -288,6 +290,51 @@ async def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
         assert found == ROW
         other.execute("ROLLBACK")
     other.close()
+    await store.close()
+
+
+async def test_what_is_written_at_once_is_one_transaction(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "x.db")
+    await store.traces.add([ROW])
+
+    def fails(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM traces")
+        raise ValueError("in the middle")
+
+    with pytest.raises(ValueError, match="in the middle"):
+        await store._database.write_at_once(fails)
+    assert await store.traces.get(ROW.trace_id, "app") == ROW
+    begun, go = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM traces")
+        loop.call_soon_threadsafe(begun.set)
+        go.wait(10)
+
+    writing = asyncio.create_task(store._database.write_at_once(slow))
+    await begun.wait()
+    writing.cancel()
+    loop.call_later(0.05, go.set)
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    # Its connection is not given to anybody in the middle of it.
+    await store.traces.add([msgspec.structs.replace(ROW, trace_id="b" * 32)])
+    assert await store.traces.get(ROW.trace_id, "app") is None
+    assert await store.traces.get("b" * 32, "app") is not None
+    with pytest.raises(StoreUnavailable):
+        await store._database.write_at_once(lambda connection: connection.execute("DELETE FROM nothing").close())
+    await store.close()
+
+
+@pytest.mark.parametrize("count", [1, 3, 63, 64, 65, 150])
+async def test_any_number_of_traces_is_kept_in_their_order(tmp_path: Path, count: int) -> None:
+    store = await opened(tmp_path / "x.db")
+    rows = [msgspec.structs.replace(ROW, trace_id=f"{number:032x}", started_at=number) for number in range(count)]
+    await store.traces.add([*rows, msgspec.structs.replace(rows[0], status=500)])
+    kept = await store.traces.newest("app", limit=count)
+    assert [row.trace_id for row in kept] == [row.trace_id for row in reversed(rows)]
+    assert kept[-1].status == 500
     await store.close()
 
 

@@ -40,7 +40,7 @@ from gateway.turn.hooks import Hook, Hooks
 from gateway.turn.joining import Asked, Joining, Replay
 from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.permits import Permits
-from gateway.turn.prepare import Wishes, prepare
+from gateway.turn.prepare import Preparing, Wishes
 from gateway.turn.service import Turns
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.undoing import Undoing
@@ -95,15 +95,8 @@ class Stage:
         """Make the turn of a request; `model` and `messages` are given unless named."""
         body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}], **request}
         read = decode_request(json.dumps(body).encode())
-        self.turn = await prepare(
-            read,
-            self.principal,
-            wishes or Wishes(),
-            self.snapshot,
-            self.record,
-            clock=self.clock,
-            continuity=self.continuity,
-        )
+        preparing = Preparing(self.clock, self.continuity)
+        self.turn = await preparing.turn(read, self.principal, wishes or Wishes(), self.snapshot, self.record)
         return self.turn
 
     async def run(self, *, streamed: bool, **request: Any) -> TurnResult:
@@ -115,7 +108,8 @@ class Stage:
         turn.joinable = entered
         try:
             result = await self.loop.run(turn, self.sink if streamed else None)
-            self.loop.delivered(turn, result)
+            if turn.gives_bare:
+                self.continuity.bare(turn.record.owner, turn.session, turn.request.messages, result.message)
             return result
         finally:
             self.joining.leave(entered)

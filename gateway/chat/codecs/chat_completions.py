@@ -52,24 +52,24 @@ _OPTIONS = frozenset(
 _READ = frozenset({"stream", "tools", "tool_choice", "parallel_tool_calls", "n"})
 
 
-class _Function(msgspec.Struct):
+class _Function(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
-class _Custom(msgspec.Struct):
+class _Custom(msgspec.Struct, gc=False):
     name: str
     input: str = ""
 
 
-class _Call(msgspec.Struct):
+class _Call(msgspec.Struct, gc=False):
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
     custom: _Custom | None = None
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     role: str
     content: str | list[dict[str, Any]] | msgspec.UnsetType | None = msgspec.UNSET
     name: str | None = None
@@ -87,11 +87,11 @@ _parts_of: Final[Callable[[_Message], tuple[Any, ...]]] = attrgetter(
 _TEXTS: Final = {str}
 
 
-class _StreamOptions(msgspec.Struct):
+class _StreamOptions(msgspec.Struct, gc=False):
     include_usage: bool | None = None
 
 
-class _Asked(msgspec.Struct):
+class _Asked(msgspec.Struct, gc=False):
     """What is read of every request, in one go."""
 
     model: str | None = None
@@ -104,11 +104,11 @@ class _Asked(msgspec.Struct):
     user: str | None = None
 
 
-class _Named(msgspec.Struct):
+class _Named(msgspec.Struct, gc=False):
     name: str | None = None
 
 
-class _Tool(msgspec.Struct):
+class _Tool(msgspec.Struct, gc=False):
     type: str | None = None
     function: _Named | None = None
     custom: _Named | None = None
