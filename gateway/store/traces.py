@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Row, delete, func, or_, select, true, tuple_
+from sqlalchemy import BigInteger, ColumnElement, Row, and_, delete, func, or_, select, true, tuple_
 
 from gateway.store.database import Database
 from gateway.store.inserting import insert
@@ -17,6 +17,8 @@ from gateway.store.store import TraceRow
 from gateway.store.tables import approvals, traces
 
 _SUMMARY: Final = tuple(column for column in traces.c if column.name not in {"events", "size"})
+# Where a trace stands among all.
+_place: Final = tuple_(traces.c.started_at, traces.c.trace_id)
 # Rows that one statement forgets: short transactions, so that the journal never waits long.
 _BATCH: Final = 500
 
@@ -91,34 +93,46 @@ class SqlTraces:
     async def newest(self, owner: str | None, *, limit: int, after: str | None = None) -> Sequence[TraceRow]:
         """The newest first, at most `limit`, older than the trace `after`."""
         query = select(*_SUMMARY).where(_owned(owner))
-        place = tuple_(traces.c.started_at, traces.c.trace_id)
         if after is not None:
             last = select(traces.c.started_at, traces.c.trace_id).where(traces.c.trace_id == after, _owned(owner))
-            query = query.where(place < last.scalar_subquery())
+            query = query.where(_place < last.scalar_subquery())
         query = query.order_by(traces.c.started_at.desc(), traces.c.trace_id.desc()).limit(limit)
         async with self._database.reading() as connection:
             return [_row(row) for row in await connection.execute(query)]
 
     async def prune(self, *, before: float, max_bytes: int) -> int:
         """Forget those that began before `before`, and the oldest beyond `max_bytes` of events; how many went."""
-        gone = 0
-        # Gigabytes: PostgreSQL takes no number for a column of integers that is larger than they can be.
-        total = func.sum(traces.c.size, type_=BigInteger()).over(
-            order_by=(traces.c.started_at.desc(), traces.c.trace_id.desc())
-        )
-        sums = select(traces.c.trace_id, total.label("total")).subquery()
-        too_many = select(sums.c.trace_id).where(sums.c.total > max_bytes).limit(_BATCH)
-        too_old = select(traces.c.trace_id).where(traces.c.started_at < before).limit(_BATCH)
-        for ids in (too_old, too_many):
-            while True:
-                async with self._database.transaction() as connection:
-                    count = (await connection.execute(delete(traces).where(traces.c.trace_id.in_(ids)))).rowcount
-                gone += count
-                if count < _BATCH:
-                    break
+        gone = await self._forget(traces.c.started_at < before)
+        newest_too_many = await self._first_beyond(max_bytes)
+        if newest_too_many is not None:
+            started_at, _ = newest_too_many
+            # The first condition is the index's.
+            gone += await self._forget(and_(traces.c.started_at <= started_at, _place <= newest_too_many))
         if gone:
             await self._database.shrink()
         return gone
+
+    async def _first_beyond(self, max_bytes: int) -> tuple[float, str] | None:
+        """The place of the newest trace that does not fit with all newer ones. Reads of every trace, and so keeps no writer waiting."""
+        newest_first = (traces.c.started_at.desc(), traces.c.trace_id.desc())
+        # Gigabytes: PostgreSQL takes no number for a column of integers that is larger than they can be.
+        total = func.sum(traces.c.size, type_=BigInteger()).over(order_by=newest_first)
+        sums = select(traces.c.started_at, traces.c.trace_id, total.label("total")).subquery()
+        query = select(sums.c.started_at, sums.c.trace_id).where(sums.c.total > max_bytes)
+        query = query.order_by(sums.c.started_at.desc(), sums.c.trace_id.desc()).limit(1)
+        async with self._database.reading() as connection:
+            row = (await connection.execute(query)).first()
+        return None if row is None else (row.started_at, row.trace_id)
+
+    async def _forget(self, condition: ColumnElement[bool]) -> int:
+        """Forget these in short transactions; how many went."""
+        gone, ids = 0, select(traces.c.trace_id).where(condition).limit(_BATCH)
+        while True:
+            async with self._database.transaction() as connection:
+                count = (await connection.execute(delete(traces).where(traces.c.trace_id.in_(ids)))).rowcount
+            gone += count
+            if count < _BATCH:
+                return gone
 
 
 def _owned(owner: str | None) -> ColumnElement[bool]:

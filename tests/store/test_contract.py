@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.errors import StoreUnavailable
@@ -145,6 +146,15 @@ async def test_the_oldest_traces_beyond_the_size_go(store: Store) -> None:
     await store.traces.add([trace(number, events=b"x" * 100) for number in range(10)])
     assert await store.traces.prune(before=0, max_bytes=350) == 7
     assert [row.started_at for row in await store.traces.newest(None, limit=9)] == [1009, 1008, 1007]
+
+
+async def test_of_traces_of_one_moment_those_beyond_the_size_go_alone(store: Store) -> None:
+    rows = [msgspec.structs.replace(trace(number, events=b"x" * 100), started_at=5.0) for number in range(1300)]
+    await store.traces.add(rows)
+    assert await store.traces.prune(before=0, max_bytes=20_000) == 1100
+    kept = [row.trace_id for row in await store.traces.newest(None, limit=2000)]
+    assert kept == [f"{number:032x}" for number in range(1299, 1099, -1)]
+    assert await store.traces.prune(before=0, max_bytes=20_000) == 0
 
 
 async def test_a_turns_steps_come_back_in_order(store: Store) -> None:
