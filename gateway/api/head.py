@@ -48,6 +48,7 @@ class Head:
         self.version: str = scope["http_version"]
         self.said = Said()
         self._before = before
+        self._size = len(before)
         self._behind = behind
         self._headers = headers
         self._length_at = length_at
@@ -55,8 +56,10 @@ class Head:
 
     def read(self, data: bytes) -> tuple[dict[str, Any], bytes] | None:
         """The scope and the body of the one request that `data` is; None where it is another one, or less, or more."""
-        # Where something else stands before or behind it, the length has other bytes than a number.
-        length, behind, body = data.removeprefix(self._before).partition(self._behind)
+        if not data.startswith(self._before):
+            return None
+        # Where something else stands behind it, the length has other bytes than a number.
+        length, behind, body = data[self._size :].partition(self._behind)
         if not behind or length != b"%d" % len(body):
             return None
         headers = self._headers.copy()

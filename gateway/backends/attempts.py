@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import field
 
-from gateway.backends.backend import Backend, ModelCall
+from gateway.backends.backend import ModelCall
 from gateway.backends.choice import Member, Needs, cannot, in_order, missing, needs_of
 from gateway.backends.places import wait_for_place
 from gateway.backends.retry import Verdict, backoff_s, verdict
@@ -112,11 +112,6 @@ class Attempt(msgspec.Struct, eq=False):
         if backend.layout is not None:
             call = msgspec.structs.replace(call, messages=laid_out(call.messages, backend.layout))
         return call
-
-    @property
-    def adapter(self) -> Backend:
-        """What is asked."""
-        return self.key.adapter
 
     def began(self, now: float) -> None:
         """The first content of a stream has come."""

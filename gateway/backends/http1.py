@@ -110,7 +110,7 @@ class Response(msgspec.Struct, eq=False):
     @property
     def content_type(self) -> str:
         """The media type alone, in lower case; empty where none was said."""
-        return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        return _media_type(self.headers.get(b"content-type", b""))
 
     async def readany(self, until: float, tap: Tap | None = None) -> bytes:
         """What has come of the body and was not read, at least a byte; empty at its end.
@@ -513,6 +513,12 @@ class Http1:
 
 
 _Address = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+@lru_cache(maxsize=64)
+def _media_type(said: bytes) -> str:
+    """Read once of what a server says with every answer."""
+    return said.decode("utf-8", "replace").partition(";")[0].strip().lower()
 
 
 @lru_cache(maxsize=1)

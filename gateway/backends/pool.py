@@ -162,8 +162,9 @@ class Pool:
                 asked, veil = attempt.fitted(), None
                 if asked.private is not None:
                     asked, veil = await _veiled(asked, attempt, record)
-                stream = attempt.adapter.stream(asked)
-                async with aclosing(stream if veil is None else _unveiled(stream, veil)) as batches:
+                stream = attempt.key.adapter.stream(asked)
+                batches = stream if veil is None else _unveiled(stream, veil)
+                try:
                     async for batch in batches:
                         if begun:
                             if seen is not None:
@@ -175,6 +176,8 @@ class Pool:
                             attempt.began(now())
                         begun = True
                         yield PoolBatch(held, name, model, number)
+                finally:
+                    await batches.aclose()
                 attempt.answered(now(), streamed=True)
             except TimeoutError as error:
                 wait_s = attempt.backend.config.first_token_timeout_s

@@ -181,6 +181,8 @@ class Assembly:
             self.refusal.append(delta.refusal)
         if finish_reason and self.finish_reason is None:
             self.finish_reason = finish_reason
+        if delta.tool_calls is None and delta.function_call is None:
+            return []
         return [piece for call in calls_of(delta) if (piece := self.tracker.add(call)) is not None]
 
     def taking(self, name: TextName) -> Callable[[str], None]:

@@ -163,65 +163,39 @@ class StreamedRound:
     def feed(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Take in what arrived; what of it the client may see."""
         visible: list[Chunk] = []
-        state = self._state
         for chunk in chunks:
-            if chunk.run is not None and 0 in state.roles:
+            if chunk.run is not None and 0 in self._state.roles:
                 self._assemblies[0].taking(chunk.run.form.name)(chunk.run.text)
                 visible.append(chunk)
                 continue
-            if (said := chunk.fields.usage) is not None and not said.blank:
+            said, choices = chunk.fields.usage, chunk.fields.choices
+            if said is not None and not said.blank:
                 self.usage = said.usage()
-            choices = chunk.fields.choices
             if not choices:
                 continue
-            choice = choices[0]
-            delta = choice.delta
-            if (
-                len(choices) == 1
-                and delta is not None
-                and delta.role is None
-                and choice.finish_reason is None
-                and chunk.fields.usage is None
-                and delta.tool_calls is None
-                and delta.function_call is None
-                and 0 in state.roles
-                and not choice.index
-            ):
-                # The common case: more text of the only choice. It passes as it came.
-                alone = delta.reasoning is None and delta.reasoning_content is None and delta.refusal is None
-                if isinstance(delta.content, str) and alone:
-                    self._assemblies[0].text.append(delta.content)
-                else:
-                    self._assemblies[0].add(delta, None)
-                visible.append(chunk)
-                continue
-            if len(choices) == 1 and self._opens_or_ends(choice, chunk):
+            if len(choices) == 1 and said is None and self._passes(choices[0]):
                 visible.append(chunk)
                 continue
             for one in chunk.singles:
                 visible.extend(self._careful(one, one.choices))
         return visible
 
-    def _opens_or_ends(self, choice: ChunkChoice, chunk: Chunk) -> bool:
-        """Take in the first or the last chunk of an answer, if it is as ordinary as most and passes as it came."""
-        state, delta, reason = self._state, choice.delta, choice.finish_reason
-        if (
-            self._guarded
-            or delta is None
-            or choice.index
-            or chunk.fields.usage is not None
-            or delta.tool_calls is not None
-            or delta.function_call is not None
-            or (0 in state.roles) is not (delta.role is None)
-            or delta.role not in (None, "assistant")
-        ):
+    def _passes(self, choice: ChunkChoice) -> bool:
+        """Take in the only choice of a chunk, if that is as ordinary as most and passes as it came."""
+        delta, reason, roles = choice.delta, choice.finish_reason, self._state.roles
+        if delta is None or choice.index or delta.tool_calls is not None or delta.function_call is not None:
             return False
-        assembly = self._assemblies[0]
-        if reason is not None and (reason not in ("stop", "length") or 0 in state.finished or assembly.tracker.calls()):
-            return False
-        state.roles.add(0)
-        if reason is not None:
-            state.finished.add(0)
+        assembly, opens = self._assemblies[0], delta.role is not None
+        if opens or reason is not None or 0 not in roles:
+            # The first of an answer, or the last.
+            if self._guarded or opens is (0 in roles) or (opens and delta.role != "assistant"):
+                return False
+            if reason is not None:
+                finished = self._state.finished
+                if reason not in ("stop", "length") or 0 in finished or assembly.tracker.calls():
+                    return False
+                finished.add(0)
+            roles.add(0)
         assembly.add(delta, reason)
         return True
 

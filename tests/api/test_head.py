@@ -141,6 +141,8 @@ async def test_what_is_no_whole_request_is_no_known_head() -> None:
         # The rest of one is none.
         seen, closed, _ = await fed(whole, whole[:cut], whole[cut:], whole[cut:])
         assert (len(seen), closed) == (2, bool(whole[cut:].strip())), whole[:cut]
+        seen, closed, _ = await fed(whole, whole, whole, whole[cut:])
+        assert (len(seen), closed) == (3, bool(whole[cut:].strip())), whole[:cut]
 
 
 ODD = [
