@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any
 
 import msgspec
 
 # No conversation has as many; an upstream that says so would overflow what sums and databases hold.
 _MOST_TOKENS = 2**40
-_WHOLE: Final = {int}
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -115,32 +113,25 @@ class WireUsage(msgspec.Struct, gc=False):
             asked = (self.total_tokens or 0) - (answered or 0)
         prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
         if prompt is None and completion is None and self.cached_tokens is None:
-            tokens, written = _counts(asked, answered)
-            return Usage(tokens, written)
+            return Usage(_count(asked), _count(answered))
         prompt, completion = prompt or _NO_DETAILS, completion or _NO_DETAILS
         cached = self.cached_tokens if prompt.cached_tokens is None else prompt.cached_tokens
-        tokens, written, reused, thought, kept, heard, spoken, accepted, rejected = _counts(
-            asked,
-            answered,
-            cached or 0,
-            completion.reasoning_tokens,
-            prompt.cache_write_tokens,
-            prompt.audio_tokens,
-            completion.audio_tokens,
-            completion.accepted_prediction_tokens,
-            completion.rejected_prediction_tokens,
+        return Usage(
+            _count(asked),
+            _count(answered),
+            _count(cached),
+            _count(completion.reasoning_tokens),
+            False,
+            _count(prompt.cache_write_tokens),
+            _count(prompt.audio_tokens),
+            _count(completion.audio_tokens),
+            _count(completion.accepted_prediction_tokens),
+            _count(completion.rejected_prediction_tokens),
         )
-        return Usage(tokens, written, reused, thought, False, kept, heard, spoken, accepted, rejected)
 
 
-def _counts(*said: float | None) -> Sequence[int]:
-    """Counts as whole numbers that can be added up: as they are where all are that already, which most servers' are."""
-    if {*map(type, said)} == _WHOLE:
-        whole = cast(Sequence[int], said)
-        if min(whole) >= 0 and max(whole) <= _MOST_TOKENS:
-            return whole
-    return [*map(_count, said)]
-
-
-def _count(value: float | None) -> int:
+def _count(value: int | float | None) -> int:  # noqa: PYI041 - told apart below
+    """A count as a whole number that can be added up: as it is where it is one, which most servers' are."""
+    if type(value) is int and 0 <= value <= _MOST_TOKENS:
+        return value
     return min(max(0, int(value)), _MOST_TOKENS) if value else 0

@@ -6,6 +6,7 @@ The key names the version, so a new version makes every older entry unreachable.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -33,8 +34,9 @@ class DecisionCache:
         self._size = size
         self._ttl_s = ttl_s
         self._monotonic = monotonic
-        # With the moment each dies at; the oldest first, as all of them live equally long.
-        self._entries: dict[Key, tuple[Decision, float]] = {}
+        # With the moment each dies at; the oldest first, as all of them live equally long. Not a dict: to find its first key it
+        # passes by all that have been taken from there, thousands of them.
+        self._entries: OrderedDict[Key, tuple[Decision, float]] = OrderedDict()
 
     def get(self, key: Key) -> Decision | None:
         """The decision made under this key, if it still lives."""
@@ -50,7 +52,7 @@ class DecisionCache:
         entries = self._entries
         entries.pop(key, None)
         if len(entries) >= self._size:
-            del entries[next(iter(entries))]
+            entries.popitem(last=False)
         entries[key] = decision, self._monotonic() + self._ttl_s
 
     def __len__(self) -> int:

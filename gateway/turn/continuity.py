@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -83,7 +84,8 @@ class Continuity:
         # Anchors that nothing was found for, and when that was first seen.
         self._bare: LRUCache[str, float] = LRUCache(_BARE)
         # Conversations up to an answer of this process, with nothing behind any answer in them, by `_place`; the oldest first.
-        self._given: dict[int, None] = {}
+        # Not a dict: to find its first key it passes by all that have been taken from there, thousands of them.
+        self._given: OrderedDict[int, None] = OrderedDict()
 
     async def restored(self, owner: str, session: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The conversation as the backend has seen it: with the rounds its client never saw.
@@ -154,7 +156,7 @@ class Continuity:
         given = self._given
         given[_place(owner, session, asked, visible)] = None
         if len(given) > _BARE:
-            del given[next(iter(given))]
+            given.popitem(last=False)
 
     def is_bare(self, owner: str, session: str | None, messages: tuple[Message, ...]) -> bool:
         """Whether it is known, without looking for it, that nothing stands behind any answer of a conversation."""

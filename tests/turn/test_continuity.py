@@ -12,6 +12,7 @@ from gateway.chat.blocks import Message, Text, ToolCall, ToolResult
 from gateway.errors import StoreUnavailable
 from gateway.store.memory_turns import MemoryHidden
 from gateway.store.turn_records import HiddenRow
+from gateway.turn import continuity as continuity_module
 from gateway.turn.continuity import Behind, Continuity
 from tests.clocks import HandClock
 
@@ -199,6 +200,16 @@ async def test_what_this_process_gave_bare_is_known_to_be(continuity: Continuity
     await continuity.keep(Behind("o", None, asked, said("Hello."), ROUNDS))
     assert not continuity.is_bare("o", None, later)
     assert await back(continuity, "o", None, later) == (*asked, *ROUNDS, later[2])
+
+
+async def test_of_what_was_given_bare_the_oldest_is_forgotten(
+    continuity: Continuity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continuity_module, "_BARE", 2)
+    for name in "abc":
+        continuity.bare("o", None, (user(name),), said("Hello."))
+    known = [continuity.is_bare("o", None, (user(name), said("Hello."), user("?"))) for name in "abc"]
+    assert known == [False, True, True]
 
 
 async def test_what_is_not_found_is_looked_for_until_nobody_can_be_writing_it_any_more(store: Hidden) -> None:
