@@ -374,6 +374,9 @@ class Attempts(msgspec.Struct, eq=False):
             return None
         places = await wait_for_place([each.backend.places for each in waiting], self.until - now)
         if places is None:
+            # The time is up, though the clock may say so only in a moment: timers go off up to a millisecond early.
+            self._last = self._last or self._busy()
+            self._tier = len(self._tiers)
             return None
         taken = next(each for each in waiting if each.backend.places is places)
         self._waited(tier.model, taken.backend, "queue", self._clock.monotonic() - now)
@@ -381,6 +384,8 @@ class Attempts(msgspec.Struct, eq=False):
 
     async def _sleep(self, chosen: _Try, seconds: float) -> None:
         await self._clock.sleep(seconds)
+        # Timers go off up to a millisecond early: what is left of the wait is no second one.
+        chosen.not_before = min(chosen.not_before, self._clock.monotonic())
         self._waited(self._tiers[self._tier].model, chosen.backend, "retry", seconds)
 
     def _waited(self, model: str, backend: WatchedBackend, reason: str, seconds: float) -> None:
@@ -415,11 +420,15 @@ class Attempts(msgspec.Struct, eq=False):
                 self._opens_in = wait_s if self._opens_in is None else min(wait_s, self._opens_in)
                 self._record.emit("attempt.skipped", backend=each.backend.name, model=tier.model, reason="breaker")
 
+    def _busy(self) -> GatewayError:
+        """Nobody had a place in time."""
+        return UpstreamTimeout(f"`{self._call.model}` was busy until the time was up.")
+
     def _nobody(self) -> GatewayError:
         """Why nobody was asked at all."""
         model = self._call.model
         if self._clock.monotonic() >= self.until:
-            return UpstreamTimeout(f"`{model}` was busy until the time was up.")
+            return self._busy()
         if self._opens_in is not None:
             return UpstreamUnavailable(
                 f"The upstreams of `{model}` have failed again and again; they are left alone for a moment.",

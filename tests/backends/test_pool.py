@@ -393,6 +393,31 @@ async def test_queue_that_is_full_sends_to_the_fallback_or_says_so() -> None:
     assert (busy.places.busy, busy.places.waiting) == (0, 0)
 
 
+async def test_place_that_does_not_come_in_time_is_told_as_that_even_if_the_timer_went_off_early() -> None:
+    held = asyncio.Event()
+    busy = watched(named("b1", then=[_wait(held), *OK]), max_concurrency=1)
+    spare = named("b2", then=OK)
+    on = Dispatch([busy], [watched(spare)])
+    task = asyncio.create_task(on.ask())
+    await asyncio.sleep(0)
+    with pytest.raises(UpstreamTimeout, match="`m` was busy until the time was up."):
+        await on.ask(timeout_s=0.01)  # of the timer; by the clock no time has passed
+    assert spare.calls == []
+    held.set()
+    assert await task == "b1"
+    assert (busy.places.busy, busy.places.waiting) == (0, 0)
+
+
+async def test_wait_for_a_retry_that_ends_early_is_one_wait() -> None:
+    class Hasty(HandClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds * 0.9)
+
+    on = Dispatch([watched(named("b1", limited(1.0), OK))], retries=1, clock=Hasty())
+    assert await on.ask() == "b1"
+    assert [event["reason"] for event in on.events("attempt.waited")] == ["retry"]
+
+
 @pytest.mark.parametrize(
     ("capability", "asks", "param"),
     [
