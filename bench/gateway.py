@@ -64,11 +64,13 @@ _MEANT: Final = {
 }
 
 
-def write(place: Path, mock_url: str, redis: str | None = None, *, semantic: bool = False) -> tuple[Path, Path]:
+def write(
+    place: Path, mock_url: str, redis: str | None = None, *, semantic: bool = False, traces: bool = True
+) -> tuple[Path, Path]:
     """Write everything below `place`; answers the configuration file and the routes folder.
 
     With `redis`, a server's URL, its key is limited in every way there is, by counters in that server. With `semantic`, meaning
-    decides where no rule does.
+    decides where no rule does. Without `traces` none is kept.
     """
     plugins = place / "plugins"
     plugins.mkdir()
@@ -85,7 +87,7 @@ def write(place: Path, mock_url: str, redis: str | None = None, *, semantic: boo
     for name, utterances in _MEANT.items() if semantic else ():
         _write(routes / f"{name}.yaml", {"route": name, "model": "mock", "utterances": utterances})
     config = place / "gateway.yaml"
-    _write(config, _config(place, mock_url, redis, semantic=semantic))
+    _write(config, _config(place, mock_url, redis, semantic=semantic, traces=traces))
     return config, routes
 
 
@@ -94,7 +96,7 @@ def serving(config: Path, routes: Path) -> list[str]:
     return ["gateway", "serve", "--config", str(config), "--routes", str(routes), "--host", "127.0.0.1"]
 
 
-def _config(place: Path, mock_url: str, redis: str | None, *, semantic: bool) -> dict[str, Any]:
+def _config(place: Path, mock_url: str, redis: str | None, *, semantic: bool, traces: bool) -> dict[str, Any]:
     def backend(path: str, dialect: str) -> dict[str, Any]:
         url = f"{mock_url}{path}"
         known = {"provider": "openai", "base_url": url, "model": "mock-model", "api_key": "none", "dialect": dialect}
@@ -123,7 +125,10 @@ def _config(place: Path, mock_url: str, redis: str | None, *, semantic: bool) ->
         "router": {"model": "auto", "default": "mock", "semantic": {"enabled": semantic, "cache_ttl_s": 86_400}},
         "tools": {"plugins": [str(place / "plugins")], "offer": "routed"},
         "keys": {"auth": "required", "static": {"bench": key}},
-        "observe": {"log": {"format": "json", "level": "warning", "requests": False}, "traces": {"sample": 1.0}},
+        "observe": {
+            "log": {"format": "json", "level": "warning", "requests": False},
+            "traces": {"sample": float(traces)},
+        },
     }
 
 

@@ -69,6 +69,7 @@ def peers(place: Path) -> list[Peer]:
         _relay(),
         _gateway(),
         _loose(),
+        _without_traces(),
         _without_encoder(),
         _tensorzero(place),
         _fastapi(),
@@ -77,9 +78,11 @@ def peers(place: Path) -> list[Peer]:
     ]
 
 
-def _gateway(name: str = "gateway", word: str = "lane", *, semantic: bool = True, loaded: bool = True) -> Peer:
+def _gateway(
+    name: str = "gateway", word: str = "lane", *, semantic: bool = True, traces: bool = True, loaded: bool = True
+) -> Peer:
     def start(folder: Path, mock: str, port: int) -> list[str]:
-        config, routes = gateway.write(folder, mock, semantic=semantic)
+        config, routes = gateway.write(folder, mock, semantic=semantic, traces=traces)
         return [
             *(sys.executable, "-m", *gateway.serving(config, routes)),
             *("--port", str(port)),
@@ -102,6 +105,11 @@ def _gateway(name: str = "gateway", word: str = "lane", *, semantic: bool = True
 def _loose() -> Peer:
     """The gateway before a backend that is not declared exact: its answers are normalised."""
     return _gateway("gateway, normalising", "lanecompatible")
+
+
+def _without_traces() -> Peer:
+    """The gateway where no trace is kept, as the others keep none."""
+    return _gateway("gateway, no traces", traces=False)
 
 
 def _without_encoder() -> Peer:
