@@ -185,8 +185,17 @@ class ValkeyCounters:
         self.ahead_ms = 0
 
     async def enter(self, entry: Entry) -> Verdict:
-        """Take everything at once, or nothing."""
-        return _verdict(await self._run(self._enter, entry))
+        """Take everything at once, or nothing.
+
+        Nobody is refused by what turns of this process hold only because their ends are still to be told: a client that asks right
+        behind its answer is no second one.
+        """
+        ended = [*self._leaving]
+        verdict = _verdict(await self._run(self._enter, entry))
+        if ended and verdict.outcome == "refused" and _gives_back(ended, entry, verdict):
+            await self._tell()
+            verdict = _verdict(await self._run(self._enter, entry))
+        return verdict
 
     def leave(self, exit_: Exit) -> None:
         """Give back, and count what it came to, in a moment."""
@@ -209,6 +218,9 @@ class ValkeyCounters:
 
     async def _send(self) -> None:
         await asyncio.sleep(_GATHER_S)
+        await self._tell()
+
+    async def _tell(self) -> None:
         while self._leaving:
             batch = self._leaving[:_AT_ONCE]
             del self._leaving[:_AT_ONCE]
@@ -221,3 +233,15 @@ class ValkeyCounters:
 
     async def _run(self, script: Script, value: Any) -> bytes:
         return await self._wire.run(script, self._base, (_encode(value), self._lease, b"%d" % self.ahead_ms))
+
+
+def _gives_back(exits: Sequence[Exit], entry: Entry, refused: Verdict) -> bool:
+    """Whether one of these gives back some of what the entry was refused by."""
+    if refused.kind == "slot":
+        place = entry.slots[refused.index].name
+        return any(place in each.slots for each in exits)
+    if refused.kind == "hold":
+        purse = entry.holds[refused.index].name
+        return any(paid.name == purse and paid.held > paid.cost for each in exits for paid in each.paid)
+    bucket = entry.takes[refused.index].name
+    return any(given.name == bucket and given.amount < 0 for each in exits for given in each.given)

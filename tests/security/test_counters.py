@@ -93,6 +93,23 @@ async def test_the_first_request_of_a_limit_of_one_is_let_in_B090(bench: Bench) 
     assert (await bench.counters.enter(entry)).outcome == "in"
 
 
+@pytest.mark.parametrize(
+    ("needs", "end"),
+    [
+        ({"slots": [Slot("s", 1)]}, {"slots": ["s"]}),
+        ({"holds": [Hold("p", 10, 10, initial=0)]}, {"paid": [Paid("p", 10, 0)]}),
+        ({"takes": [take(10, 10)]}, {"given": [Given("r", 10, -10)]}),
+    ],
+)
+async def test_who_asks_right_behind_the_end_of_a_turn_is_not_refused_by_what_that_held(
+    bench: Bench, needs: dict[str, Any], end: dict[str, Any]
+) -> None:
+    for number in range(20):
+        assert (await bench.counters.enter(Entry(f"{number}", **needs))).outcome == "in"
+        assert (await bench.counters.enter(Entry("second", **needs))).outcome == "refused"
+        bench.counters.leave(Exit(f"{number}", **end))
+
+
 async def test_what_is_larger_than_a_bucket_takes_all_of_it(bench: Bench) -> None:
     assert (await bench.counters.enter(Entry("a", [take(100, 5000)]))).outcome == "in"
     assert (await bench.counters.enter(Entry("b", [take(100, 1)]))).outcome == "refused"
