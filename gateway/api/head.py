@@ -51,6 +51,7 @@ class Head:
         self.said = Said()
         self._before = before
         self._size = len(before)
+        self._ends_by = len(before) + _MOST_DIGITS + len(behind)
         self._behind = behind
         self._headers = headers
         self._length_at = length_at
@@ -64,9 +65,10 @@ class Head:
         if not data.startswith(self._before):
             return None
         # Where something else stands behind it, the length has other bytes than a number.
-        length, behind, body = data[self._size :].partition(self._behind)
-        if not behind:
+        ends = data.find(self._behind, self._size, self._ends_by)
+        if ends < 0:
             return None
+        length, body = data[self._size : ends], data[ends + len(self._behind) :]
         if length == b"%d" % len(body):
             left = 0
         elif not length.isdigit() or len(length) > _MOST_DIGITS or (left := int(length) - len(body)) < 0:
