@@ -27,10 +27,11 @@ from gateway.backends.reading import (
     reader_of,
 )
 from gateway.backends.secrets import Secrets
+from gateway.backends.stream_reading import StreamReading
 from gateway.backends.tap import Tap, Tapped
 from gateway.backends.wire import error_from_frame, error_from_status, text_of
 from gateway.chat.answer import Answer
-from gateway.chat.chunk import Chunk, ChunkChoice, decode_chunk, decode_chunks
+from gateway.chat.chunk import Chunk, decode_chunk
 from gateway.chat.codecs.chat_completions import encode_messages
 from gateway.chat.gathering import gathered
 from gateway.chat.mending import mended
@@ -38,8 +39,7 @@ from gateway.chat.normalise import answer_as_chunk, failure_of, normalise_answer
 from gateway.chat.normalise_stream import StreamNormaliser
 from gateway.chat.parameters import renamed, with_defaults
 from gateway.chat.reasoning import REASONING_CONTENT, encode_with_reasoning, misses_reasoning
-from gateway.chat.scanner import RunScanner
-from gateway.chat.sse import ErrorEvent, EventTooLarge, SseParser
+from gateway.chat.sse import ErrorEvent, EventTooLarge
 from gateway.chat.surrogates import SurrogateJoiner
 from gateway.config.models import BackendConfig
 from gateway.errors import ConfigError, GatewayError, Problem, UpstreamBroken, UpstreamError, UpstreamTimeout
@@ -68,87 +68,7 @@ _USAGE_WORDS = (b"stream_options", b"include_usage")
 # How a stream begins, whatever its content type says.
 _EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
-# Chunks that are read one by one before it is looked how they look.
-_FEW: Final = 2
-
 _encode = msgspec.json.Encoder().encode
-
-
-class _Reading:
-    """How far one stream has been read.
-
-    Attributes:
-        said: whether anything but comments came.
-        begun: whether anything of an answer did.
-        finished: whether all of the answer did, but for usage.
-        over: whether nothing more is to come.
-    """
-
-    __slots__ = (
-        "_ended",
-        "_wanted",
-        "begun",
-        "finished",
-        "joiner",
-        "normaliser",
-        "over",
-        "parser",
-        "runs",
-        "said",
-    )
-
-    def __init__(self, normaliser: StreamNormaliser | None, wanted: int) -> None:
-        self.parser = SseParser()
-        self.normaliser = normaliser
-        self.runs = RunScanner() if normaliser is None else normaliser.runs
-        self.joiner = SurrogateJoiner()
-        self._wanted = wanted
-        self._ended: set[int | None] = set()
-        self.said = False
-        self.begun = False
-        self.finished = False
-        self.over = False
-
-    def exact(self, payloads: Sequence[bytes]) -> list[Chunk]:
-        """Take in chunks, and return them, runs of text as one; none where one of them is odd: one by one, then, which says why."""
-        runs = self.runs
-        chunks: list[Chunk] = []
-        ends: list[ChunkChoice] = []
-        start, size = 0, len(payloads)
-        few = _FEW
-        while start < size:
-            if (found := runs.scan(payloads, start)) is not None:
-                run, start = found
-                chunks.append(run)
-                few = _FEW
-                continue
-            # What comes next may show how text looks here: most begin with a role and a text. Where it does not, ever more are read at once.
-            read = _sound(payloads[start : start + few], ends)
-            if not read:
-                return []
-            chunks += read
-            start += len(read)
-            few *= 4
-            # Of servers that tell each second apart, the form is what it was last.
-            if runs.learn(read[-1]) and (found := runs.scan(payloads, start - 1)) is not None:
-                if found[1] > start:
-                    few = _FEW
-                chunks[-1], start = found
-        self.begun = self.begun or any(chunk.fields.choices for chunk in chunks)
-        if ends:
-            self._end(ends)
-        return chunks
-
-    def note(self, chunk: Chunk) -> None:
-        """Take in one chunk."""
-        if choices := chunk.fields.choices:
-            self.begun = True
-            self._end(choices)
-
-    def _end(self, choices: Sequence[ChunkChoice]) -> None:
-        """The answer is complete when each of its choices has ended."""
-        self._ended.update([choice.index for choice in choices if choice.finish_reason])
-        self.finished = self.finished or len(self._ended) >= self._wanted
 
 
 class NativeBackend:
@@ -236,7 +156,7 @@ class NativeBackend:
         idle = self._server.idle
         # At once where a connection is kept: what is made for the answer is made while the request is on its way.
         sent = idle.pop().ask(*request) if idle else None
-        reading = _Reading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
+        reading = StreamReading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
         now = asyncio.get_running_loop().time
         idle_s = self._config.idle_timeout_s
         tap = Tap(reading.runs, now, idle_s=idle_s, most_s=call.timeout_s, most_bytes=_STREAM_BYTES)
@@ -282,7 +202,7 @@ class NativeBackend:
         """Close every connection."""
         await self._server.close()
 
-    def _read(self, data: bytes, reading: _Reading, batch: list[Chunk], call: ModelCall) -> GatewayError | None:
+    def _read(self, data: bytes, reading: StreamReading, batch: list[Chunk], call: ModelCall) -> GatewayError | None:
         """Put what was read into the batch, up to a failure: what came before it still counts. No data is the end."""
         payloads = reading.parser.feed(data) if data else reading.parser.close()
         done = b"[DONE]" in payloads
@@ -297,7 +217,7 @@ class NativeBackend:
         return failure
 
     def _take_all(
-        self, payloads: Sequence[bytes], reading: _Reading, batch: list[Chunk], call: ModelCall
+        self, payloads: Sequence[bytes], reading: StreamReading, batch: list[Chunk], call: ModelCall
     ) -> GatewayError | None:
         """Put events' chunks into the batch, up to a failure."""
         if reading.normaliser is None and (chunks := reading.exact(payloads)):
@@ -324,7 +244,7 @@ class NativeBackend:
                 return failure
         return None
 
-    def _take(self, payload: bytes, reading: _Reading, batch: list[Chunk], call: ModelCall) -> GatewayError | None:
+    def _take(self, payload: bytes, reading: StreamReading, batch: list[Chunk], call: ModelCall) -> GatewayError | None:
         """Put one event's chunk into the batch; the error that it is instead.
 
         Raises:
@@ -448,7 +368,7 @@ class NativeBackend:
 
     def _gathered(self, body: bytes, call: ModelCall) -> Answer:
         """The answer of a server that streams though nobody asked it to."""
-        reading, batch = _Reading(StreamNormaliser(new_call_id), _wanted(call)), list[Chunk]()
+        reading, batch = StreamReading(StreamNormaliser(new_call_id), _wanted(call)), list[Chunk]()
         payloads = [*reading.parser.feed(body), *reading.parser.close()]
         done = b"[DONE]" in payloads
         payloads = payloads[: payloads.index(b"[DONE]")] if done else payloads
@@ -542,24 +462,6 @@ async def _read_end(content: Reader) -> None:
     if not content.at_eof():
         with contextlib.suppress(TimeoutError):
             await content.readany(asyncio.get_running_loop().time() + _AFTER_DONE_S)
-
-
-def _sound(payloads: Sequence[bytes], ends: list[ChunkChoice]) -> list[Chunk]:
-    """The chunks; none where one of them is odd. What they end is added to `ends`."""
-    try:
-        read = decode_chunks(payloads)
-    except msgspec.DecodeError:
-        return []  # it may be a pair that was split
-    for chunk in read:
-        fields = chunk.fields
-        if fields.choices is None or fields.error is not None or b"\n" in chunk.data:
-            return []
-        for choice in fields.choices:
-            if choice.finish_reason is not None:
-                if choice.finish_reason == "error":
-                    return []
-                ends.append(choice)
-    return read
 
 
 def _wanted(call: ModelCall) -> int:
