@@ -153,8 +153,7 @@ class Cycle:
         if self.disconnected:
             raise ClientGone
         self._read_out = True
-        body = b"".join(self._parts)
-        self._parts.clear()
+        body = self._taken()
         if len(body) > limit_bytes:
             raise too_large(limit_bytes)
         return body

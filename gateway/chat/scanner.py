@@ -60,7 +60,8 @@ class Events:
 class RunScanner:
     """Knows one form of chunk and what stands for it on the other side; reads a run of such chunks as one.
 
-    A model that thinks aloud says its thoughts in one form, and then its text in another: the form is what it was last. A JSON string holds no unescaped quotation mark, so `"content":` is a name wherever it stands; it has to stand once.
+    A model that thinks aloud says its thoughts in one form, and then its text in another: the form is what it was last. A JSON
+    string holds no unescaped quotation mark, so `"content":` is a name wherever it stands; it has to stand once.
 
     Args:
         blank: whether a chunk that says nothing belongs to a run too.

@@ -188,8 +188,7 @@ class Turns:
                 turn.stay.leave(None)
             self.running.pop(trace_id, None)
             self._versions.release(lease)
-            for finished in self._finished:
-                finished(record)
+            self._tell(record)
         return result
 
     async def _prepared(
