@@ -7,7 +7,6 @@ import json
 import random
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from tests.upstream import (
     tc,
     u,
 )
+from tests.values import strings
 
 PHONE = "13812345678"
 MAIL = "sam.roe@example.org"
@@ -476,19 +476,6 @@ def joined(raw: str) -> str:
         if line.startswith("data: {") and (choices := json.loads(line[6:]).get("choices")):
             out += choices[0]["delta"].get("content") or ""
     return out
-
-
-def strings(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, and in JSON within strings."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from strings(item)
-    elif isinstance(value, str):
-        yield value
 
 
 async def test_responses_stream_values_and_their_models_see_none(tmp_path: Path) -> None:
