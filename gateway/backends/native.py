@@ -173,9 +173,9 @@ class NativeBackend:
                 if tap.left_bytes < 0:
                     raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
                 batch = Tapped()
-                batch.tap = tap
                 failure = self._read(data, reading, batch, call)
                 if batch:
+                    batch.tap = None if reading.finished else tap
                     yield batch
                 if failure is not None:
                     raise failure

@@ -172,10 +172,11 @@ class Pool:
                             yield PoolBatch(batch, name, model, number, batch.tap if type(batch) is Tapped else None)
                             continue
                         held += batch
-                        if _has_content(batch) or await self._content_follows(batches, held, attempt):
+                        last = batch if _has_content(batch) else await self._content_follows(batches, held, attempt)
+                        if last is not None:
                             attempt.began(now())
                         begun = True
-                        yield PoolBatch(held, name, model, number)
+                        yield PoolBatch(held, name, model, number, last.tap if type(last) is Tapped else None)
                 finally:
                     await batches.aclose()
                 attempt.answered(now(), streamed=True)
@@ -221,8 +222,8 @@ class Pool:
 
     async def _content_follows(
         self, batches: AsyncGenerator[Sequence[Chunk], None], held: list[Chunk], attempt: Attempt
-    ) -> bool:
-        """Read on behind a beginning that says nothing, up to the first content; whether there was any.
+    ) -> Sequence[Chunk] | None:
+        """Read on behind a beginning that says nothing, up to the first content; the batch that brought it, None without any.
 
         Until something comes the adapter bounds the wait, and the deadline is kept by it and by the turn.
         """
@@ -232,8 +233,8 @@ class Pool:
             async for batch in batches:
                 held += batch
                 if _has_content(batch):
-                    return True
-        return False
+                    return batch
+        return None
 
 
 async def _veiled(call: ModelCall, attempt: Attempt, record: Recorder) -> tuple[ModelCall, Veil | None]:

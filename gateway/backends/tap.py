@@ -164,7 +164,7 @@ class Tap:
 
 
 class Tapped(list[Chunk]):
-    """Chunks that arrived together, of a stream that has a tap."""
+    """Chunks that arrived together, of a stream that has a tap: while more than its end is to come, this."""
 
     __slots__ = ("tap",)
-    tap: Tap
+    tap: Tap | None
