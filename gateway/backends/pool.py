@@ -6,10 +6,9 @@ Knows when an answer may begin anew: as long as the client has seen nothing of i
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 import msgspec
 
@@ -22,6 +21,7 @@ from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
+from gateway.deadlines import Deadlines
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.observe.events import Recorder
 from gateway.observe.metrics import BackendStanding
@@ -65,6 +65,7 @@ class Pool:
         self._own = self._tiers[:1]
         self._only, self._first_model = self._tiers[0].only, self._tiers[0].model
         self._clock = clock
+        self._deadlines = Deadlines()
         self._dice = dice or random.Random()  # noqa: S311 - spreads load, keeps no secret
         members = [member for tier in tiers for member in tier.members]
         able = [member.backend.config.capabilities for member in members]
@@ -229,7 +230,7 @@ class Pool:
         """
         limit_s = attempt.backend.config.first_token_timeout_s
         left_s = limit_s - (self._clock.monotonic() - attempt.started)
-        async with asyncio.timeout(left_s if limit_s < attempt.call.timeout_s else None):
+        with self._deadlines.within(left_s) if limit_s < attempt.call.timeout_s else nullcontext():
             async for batch in batches:
                 held += batch
                 if _has_content(batch):
