@@ -246,10 +246,14 @@ class Connection(asyncio.Protocol):
         response = self._response = Response(self)
         size = len(body)
         parts = (self._head, head, b"content-length: %d\r\n\r\n" % size, body)
-        if size < _WRITTEN_APART_BYTES:
-            self._transport.write(b"".join(parts))
-        else:
-            self._transport.writelines(parts)
+        try:
+            if size < _WRITTEN_APART_BYTES:
+                self._transport.write(b"".join(parts))
+            else:
+                self._transport.writelines(parts)
+        except BaseException:
+            self.close()  # nobody else has it
+            raise
         return response
 
     def done(self, response: Response) -> None:
