@@ -246,10 +246,14 @@ class Connection(asyncio.Protocol):
         """
         response = self._response = Response(self)
         size = len(body)
-        if size < _WRITTEN_APART_BYTES:
-            self._transport.write(_WHOLE % (self._head, head, size, body))
-        else:
-            self._transport.writelines((_WHOLE % (self._head, head, size, b""), body))
+        try:
+            if size < _WRITTEN_APART_BYTES:
+                self._transport.write(_WHOLE % (self._head, head, size, body))
+            else:
+                self._transport.writelines((_WHOLE % (self._head, head, size, b""), body))
+        except BaseException:
+            self.close()  # nobody else has it
+            raise
         return response
 
     def done(self, response: Response) -> None:

@@ -156,45 +156,45 @@ class NativeBackend:
         request = self._request(call, stream=True)
         idle = self._server.idle
         # At once where a connection is kept: what is made for the answer is made while the request is on its way.
-        sent = idle.pop().ask(*request) if idle else None
-        reading = StreamReading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
-        now = asyncio.get_running_loop().time
-        idle_s = self._config.idle_timeout_s
-        tap = Tap(reading.runs, now, idle_s=idle_s, most_s=call.timeout_s, most_bytes=_STREAM_BYTES)
-        until = first_by = tap.heard + min(self._config.first_token_timeout_s, call.timeout_s)
-        response: Response | None = None
-        tapped = False
+        response = idle.pop().ask(*request) if idle else None
         try:
-            response = await self._begin_stream(call, request, sent, first_by)
-            content = await self._stream_of(response, call, first_by)
-            while not reading.over:
-                tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
-                data = await (response.readany(until, tap.ready()) if tapped else content.readany(until))
-                tap.left_bytes -= len(data)
-                if tap.left_bytes < 0:
-                    raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
-                batch = Tapped()
-                batch.tap = tap
-                failure = self._read(data, reading, batch, call)
-                if batch:
-                    yield batch
-                if failure is not None:
-                    raise failure
-                heard = tap.hear()
-                until = tap.until if reading.said else first_by  # comments are no first token
+            reading = StreamReading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
+            now = asyncio.get_running_loop().time
+            idle_s = self._config.idle_timeout_s
+            tap = Tap(reading.runs, now, idle_s=idle_s, most_s=call.timeout_s, most_bytes=_STREAM_BYTES)
+            until = first_by = tap.heard + min(self._config.first_token_timeout_s, call.timeout_s)
+            tapped = False
+            try:
+                response = await self._begin_stream(call, request, response, first_by)
+                content = await self._stream_of(response, call, first_by)
+                while not reading.over:
+                    tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
+                    data = await (response.readany(until, tap.ready()) if tapped else content.readany(until))
+                    tap.left_bytes -= len(data)
+                    if tap.left_bytes < 0:
+                        raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
+                    batch = Tapped()
+                    batch.tap = tap
+                    failure = self._read(data, reading, batch, call)
+                    if batch:
+                        yield batch
+                    if failure is not None:
+                        raise failure
+                    heard = tap.hear()
+                    until = tap.until if reading.said else first_by  # comments are no first token
+                    if reading.finished:
+                        until = min(until, heard + _AFTER_FINISH_S)
+                await _read_end(content)
+            except EventTooLarge as error:
+                raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
+            except (HttpFailed, OSError) as error:
                 if reading.finished:
-                    until = min(until, heard + _AFTER_FINISH_S)
-            await _read_end(content)
-        except EventTooLarge as error:
-            raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
-        except (HttpFailed, OSError) as error:
-            if reading.finished:
-                return  # all that is missing is the end mark
-            if isinstance(error, TimeoutError):
-                until = tap.until if tapped else until
-                waited_s = max(0.0, until - tap.heard)
-                raise UpstreamTimeout(f"`{call.model}` sent nothing for {waited_s:g} s.") from error
-            raise self._unreachable(call, error, begun=response is not None) from error
+                    return  # all that is missing is the end mark
+                if isinstance(error, TimeoutError):
+                    until = tap.until if tapped else until
+                    waited_s = max(0.0, until - tap.heard)
+                    raise UpstreamTimeout(f"`{call.model}` sent nothing for {waited_s:g} s.") from error
+                raise self._unreachable(call, error) from error
         finally:
             if response is not None:
                 response.give_back()
@@ -450,8 +450,8 @@ class NativeBackend:
         headers = {str(name, "latin-1"): value.decode("utf-8", "replace") for name, value in response.headers.items()}
         return error_from_status(response.status, headers, body, model=call.model, secrets=self._secrets)
 
-    def _unreachable(self, call: ModelCall, error: Exception, *, begun: bool = False) -> UpstreamError:
-        if begun or isinstance(error, CutOff):
+    def _unreachable(self, call: ModelCall, error: Exception) -> UpstreamError:
+        if isinstance(error, CutOff):
             return UpstreamBroken(f"The answer of `{call.model}` was cut off.")
         if isinstance(error, NotHttp):
             return UpstreamBroken(f"The upstream of `{call.model}` answered with something that is not HTTP.")
