@@ -32,7 +32,7 @@ from gateway.backends.tap import Tap, Tapped
 from gateway.backends.wire import error_from_frame, error_from_status, text_of
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk, decode_chunk
-from gateway.chat.codecs.chat_completions import encode_messages
+from gateway.chat.codecs.chat_completions import joined_messages
 from gateway.chat.gathering import gathered
 from gateway.chat.mending import mended
 from gateway.chat.normalise import answer_as_chunk, failure_of, normalise_answer, read_answer
@@ -88,6 +88,7 @@ class NativeBackend:
             raise ValueError(f"backend {name!r} needs `base_url`")
         if config.base_url is not None and config.provider == "openai":
             default_dialect = "compatible"  # OpenAI's protocol at another address: only its owner can vouch for it
+        self._timeout_s = config.timeout_s
         self._exact = (config.dialect or default_dialect) == "openai"
         # How each request begins; None where its model has to be put in the place of a wildcard.
         self._opening = None if config.model and "*" in config.model else _opening(config.model)
@@ -122,9 +123,9 @@ class NativeBackend:
         Raises:
             UpstreamError: or one of its children, or `ContextTooLong`.
         """
-        limit_s = min(call.timeout_s, self._config.timeout_s)
-        until = asyncio.get_running_loop().time() + limit_s
         server, reasoning = self._server, self._reasoning
+        limit_s = min(call.timeout_s, self._timeout_s)
+        until = server.loop().time() + limit_s
         head, asked = self._request(call, stream=False)
         try:
             connection = server.idle.pop() if server.idle else await server.connected(until)
@@ -155,45 +156,45 @@ class NativeBackend:
         request = self._request(call, stream=True)
         idle = self._server.idle
         # At once where a connection is kept: what is made for the answer is made while the request is on its way.
-        sent = idle.pop().ask(*request) if idle else None
-        reading = StreamReading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
-        now = asyncio.get_running_loop().time
-        idle_s = self._config.idle_timeout_s
-        tap = Tap(reading.runs, now, idle_s=idle_s, most_s=call.timeout_s, most_bytes=_STREAM_BYTES)
-        until = first_by = tap.heard + min(self._config.first_token_timeout_s, call.timeout_s)
-        response: Response | None = None
-        tapped = False
+        response = idle.pop().ask(*request) if idle else None
         try:
-            response = await self._begin_stream(call, request, sent, first_by)
-            content = await self._stream_of(response, call, first_by)
-            while not reading.over:
-                tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
-                data = await (response.readany(until, tap.ready()) if tapped else content.readany(until))
-                tap.left_bytes -= len(data)
-                if tap.left_bytes < 0:
-                    raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
-                batch = Tapped()
-                batch.tap = tap
-                failure = self._read(data, reading, batch, call)
-                if batch:
-                    yield batch
-                if failure is not None:
-                    raise failure
-                heard = tap.hear()
-                until = tap.until if reading.said else first_by  # comments are no first token
+            reading = StreamReading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
+            now = asyncio.get_running_loop().time
+            idle_s = self._config.idle_timeout_s
+            tap = Tap(reading.runs, now, idle_s=idle_s, most_s=call.timeout_s, most_bytes=_STREAM_BYTES)
+            until = first_by = tap.heard + min(self._config.first_token_timeout_s, call.timeout_s)
+            tapped = False
+            try:
+                response = await self._begin_stream(call, request, response, first_by)
+                content = await self._stream_of(response, call, first_by)
+                while not reading.over:
+                    tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
+                    data = await (response.readany(until, tap.ready()) if tapped else content.readany(until))
+                    tap.left_bytes -= len(data)
+                    if tap.left_bytes < 0:
+                        raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
+                    batch = Tapped()
+                    batch.tap = tap
+                    failure = self._read(data, reading, batch, call)
+                    if batch:
+                        yield batch
+                    if failure is not None:
+                        raise failure
+                    heard = tap.hear()
+                    until = tap.until if reading.said else first_by  # comments are no first token
+                    if reading.finished:
+                        until = min(until, heard + _AFTER_FINISH_S)
+                await _read_end(content)
+            except EventTooLarge as error:
+                raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
+            except (HttpFailed, OSError) as error:
                 if reading.finished:
-                    until = min(until, heard + _AFTER_FINISH_S)
-            await _read_end(content)
-        except EventTooLarge as error:
-            raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
-        except (HttpFailed, OSError) as error:
-            if reading.finished:
-                return  # all that is missing is the end mark
-            if isinstance(error, TimeoutError):
-                until = tap.until if tapped else until
-                waited_s = max(0.0, until - tap.heard)
-                raise UpstreamTimeout(f"`{call.model}` sent nothing for {waited_s:g} s.") from error
-            raise self._unreachable(call, error, begun=response is not None) from error
+                    return  # all that is missing is the end mark
+                if isinstance(error, TimeoutError):
+                    until = tap.until if tapped else until
+                    waited_s = max(0.0, until - tap.heard)
+                    raise UpstreamTimeout(f"`{call.model}` sent nothing for {waited_s:g} s.") from error
+                raise self._unreachable(call, error) from error
         finally:
             if response is not None:
                 response.give_back()
@@ -418,7 +419,7 @@ class NativeBackend:
         """What is sent: the headers that are this call's own, and the body."""
         opening = self._opening or _opening((self._config.model or "").replace("*", call.wanted))
         if (field := self._reasoning) is None:
-            messages = b",".join(encode_messages(call.messages))
+            messages = joined_messages(call.messages)
         else:
             messages = b",".join([encode_with_reasoning(message, field) for message in call.messages])
         fields = call.fields
@@ -430,7 +431,8 @@ class NativeBackend:
             body = b"".join((opening, messages, b"],", _encode(fields)[1:]))
         else:
             body = b"".join((opening, messages, b"]}"))
-        return f"traceparent: 00-{call.trace_id}-{call.trace_id[:16]}-01\r\n".encode(), body
+        trace_id = call.trace_id
+        return f"traceparent: 00-{trace_id}-{trace_id[:16]}-01\r\n".encode(), body
 
     def _stream_fields(self, fields: Mapping[str, msgspec.Raw]) -> tuple[bytes, ...]:
         """What stands behind the messages where a stream is asked for."""
@@ -448,8 +450,8 @@ class NativeBackend:
         headers = {str(name, "latin-1"): value.decode("utf-8", "replace") for name, value in response.headers.items()}
         return error_from_status(response.status, headers, body, model=call.model, secrets=self._secrets)
 
-    def _unreachable(self, call: ModelCall, error: Exception, *, begun: bool = False) -> UpstreamError:
-        if begun or isinstance(error, CutOff):
+    def _unreachable(self, call: ModelCall, error: Exception) -> UpstreamError:
+        if isinstance(error, CutOff):
             return UpstreamBroken(f"The answer of `{call.model}` was cut off.")
         if isinstance(error, NotHttp):
             return UpstreamBroken(f"The upstream of `{call.model}` answered with something that is not HTTP.")

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,21 @@ from gateway.clock import Clock
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.observe.events import Recorder
 from gateway.observe.metrics import BackendStanding
+
+_EMPTY: Final = frozenset({b"null", b"false", b'""', b"[]", b"{}"})
+
+
+class _MoreChoice(msgspec.Struct):
+    delta: dict[str, msgspec.Raw] | None = None
+
+
+class _More(msgspec.Struct):
+    """A chunk's deltas with every field there is, as it is written."""
+
+    choices: list[_MoreChoice]
+
+
+_more = msgspec.json.Decoder(_More).decode
 
 
 class PoolAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -118,9 +134,9 @@ class Pool:
                 if veil is not None:
                     answer = veil.answer(answer)
                 return PoolAnswer(answer, attempt.backend.name, attempt.model, attempt.number)
-            except GatewayError as error:
+            except (GatewayError, TimeoutError) as error:
                 attempts = attempts or self._attempts(call, record, prefer, started, fallbacks, first=attempt)
-                attempts.failed(attempt, error)
+                attempts.failed(attempt, _told(error, attempt, begun=True))
             except BaseException:
                 attempt.leave()
                 raise
@@ -179,21 +195,15 @@ class Pool:
                 finally:
                     await batches.aclose()
                 attempt.answered(now(), streamed=True)
-            except TimeoutError as error:
-                wait_s = attempt.backend.config.first_token_timeout_s
-                late = UpstreamTimeout(f"`{call.model}` sent no content for {min(wait_s, call.timeout_s):g} s.")
-                late.__cause__ = error
-                attempts = attempts or self._attempts(
-                    call, record, prefer, started, fallbacks, streamed=True, first=attempt
-                )
-                attempts.failed(attempt, late, usage=_usage(held))
-            except GatewayError as error:
+            except (GatewayError, TimeoutError) as error:
+                # What was seen is seen, however the rest of it fails: nobody begins it anew.
                 seen_it = begun and (seen is None or seen())
                 attempts = attempts or self._attempts(
                     call, record, prefer, started, fallbacks, streamed=True, first=attempt
                 )
                 # Of what the client has seen, the turn books the usage itself.
-                attempts.failed(attempt, error, begun=seen_it, usage=None if seen_it else lost or _usage(held))
+                usage = None if seen_it else lost or _usage(held)
+                attempts.failed(attempt, _told(error, attempt, begun=begun), begun=seen_it, usage=usage)
             else:
                 return
             finally:
@@ -261,6 +271,17 @@ async def _unveiled(
                 yield [*shown]
 
 
+def _told(error: GatewayError | TimeoutError, attempt: Attempt, *, begun: bool) -> GatewayError:
+    """How an attempt failed; a bare timeout in words, by whether a stream's first content was waited for or anything else."""
+    if isinstance(error, GatewayError):
+        return error
+    call, wait_s = attempt.call, attempt.backend.config.first_token_timeout_s
+    what = f"sent no content for {min(wait_s, call.timeout_s):g} s" if not begun else "did not answer in time"
+    late = UpstreamTimeout(f"`{call.model}` {what}.")
+    late.__cause__ = error
+    return late
+
+
 def _usage(held: Sequence[Chunk]) -> Usage | None:
     said = (chunk.fields.usage for chunk in reversed(held))
     return next((usage.usage() for usage in said if usage is not None and not usage.blank), None)
@@ -274,7 +295,20 @@ def _has_content(batch: Sequence[Chunk]) -> bool:
             if choice.finish_reason:
                 return True
             if delta is not None and (
-                delta.content or delta.tool_calls or delta.reasoning_content or delta.reasoning or delta.refusal
+                delta.content
+                or delta.tool_calls
+                or delta.reasoning_content
+                or delta.reasoning
+                or delta.refusal
+                or delta.function_call
             ):
                 return True
-    return False
+    return any(map(_says_more, batch))
+
+
+def _says_more(chunk: Chunk) -> bool:
+    """Whether it says something in a field that the gateway does not act upon, such as sound."""
+    if not chunk.choices:
+        return False
+    deltas = (choice.delta or {} for choice in _more(chunk.data).choices)
+    return any(name != "role" and bytes(value) not in _EMPTY for delta in deltas for name, value in delta.items())
