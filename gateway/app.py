@@ -34,6 +34,7 @@ from gateway.config.versions import Versioned
 from gateway.config.watch import Watch
 from gateway.errors import GatewayError
 from gateway.executing import make_engine
+from gateway.observe.audience import Audience
 from gateway.observe.events import LiveSubscriber
 from gateway.observe.logging import LogSubscriber, configure_logging
 from gateway.observe.metrics import Metrics
@@ -201,6 +202,7 @@ async def open_gateway(
                 tools=(*snapshot.tools.specs, READ_RESULT.name, WITHDRAW.name),
                 backends=tuple(snapshot.config.backends),
             )
+            audience.settle()
 
         # Who is alone always may, and is not asked at every request.
         guard = None if alone else replica.standing.refuse
@@ -226,6 +228,9 @@ async def open_gateway(
         settling = Settling(store.effects, clock)
         pruner = Pruner(store, settling, first.config, clock, store.sessions, (store.approvals, store.compensations))
         stack.push_async_callback(pruner.close)
+        hook_events = HookEvents(versions)
+        stack.push_async_callback(hook_events.close)
+        audience = Audience((metrics, log, traces, hook_events))
         adopt(first)
         pruner.start()
         metrics.count_traces_dropped(lambda: traces.dropped)
@@ -247,8 +252,6 @@ async def open_gateway(
             lambda: replica.standing.stale,
         )
         live: tuple[LiveSubscriber, ...] = ()
-        hook_events = HookEvents(versions)
-        stack.push_async_callback(hook_events.close)
         holder = this_process()
         courier = Courier(clock, Ledger(store.effects, clock, holder, may_live))
         stack.push_async_callback(courier.close)
@@ -294,7 +297,7 @@ async def open_gateway(
             clock,
             continuity,
             joining,
-            (metrics, log, traces, hook_events),
+            audience,
             live,
             _status_of,
             AnswerCache(loop, answers),

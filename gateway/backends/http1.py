@@ -36,6 +36,7 @@ _FRAMING_BYTES: Final = 16 * 1024 * 1024
 _WAITING_BYTES: Final = 512 * 1024
 # From here on, a body is not copied behind its head.
 _WRITTEN_APART_BYTES: Final = 64 * 1024
+_WHOLE: Final = b"%b%bcontent-length: %d\r\n\r\n%b"
 # A name that was looked up is believed for so long; of two addresses, the second is tried after this silence.
 _NAMED_S: Final = 10.0
 _SECOND_S: Final = 0.25
@@ -249,12 +250,11 @@ class Connection(asyncio.Protocol):
         """
         response = self._response = Response(self)
         size = len(body)
-        parts = (self._head, head, b"content-length: %d\r\n\r\n" % size, body)
         try:
             if size < _WRITTEN_APART_BYTES:
-                self._transport.write(b"".join(parts))
+                self._transport.write(_WHOLE % (self._head, head, size, body))
             else:
-                self._transport.writelines(parts)
+                self._transport.writelines((_WHOLE % (self._head, head, size, b""), body))
         except BaseException:
             self.close()  # nobody else has it
             raise
@@ -441,6 +441,10 @@ class Http1:
         self._open: set[Connection] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._named: tuple[float, list[_Address]] | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop: a connection's, which is known. To ask for it is a system call on Python 3.11."""
+        return self.idle[-1].loop if self.idle else asyncio.get_running_loop()
 
     async def post(self, head: bytes, body: bytes, until: float) -> Response:
         """Send a request; the answer, once its head has come. Give it back, however it ends.

@@ -32,7 +32,7 @@ from gateway.backends.tap import Tap, Tapped
 from gateway.backends.wire import error_from_frame, error_from_status, text_of
 from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk, decode_chunk
-from gateway.chat.codecs.chat_completions import encode_messages
+from gateway.chat.codecs.chat_completions import joined_messages
 from gateway.chat.gathering import gathered
 from gateway.chat.mending import mended
 from gateway.chat.normalise import answer_as_chunk, failure_of, normalise_answer, read_answer
@@ -96,6 +96,7 @@ class NativeBackend:
             raise ValueError(f"backend {name!r} needs `base_url`")
         if config.base_url is not None and config.provider == "openai":
             default_dialect = "compatible"  # OpenAI's protocol at another address: only its owner can vouch for it
+        self._timeout_s = config.timeout_s
         self._exact = (config.dialect or default_dialect) == "openai"
         # How each request begins; None where its model has to be put in the place of a wildcard.
         self._opening = None if config.model and "*" in config.model else _opening(config.model)
@@ -130,9 +131,9 @@ class NativeBackend:
         Raises:
             UpstreamError: or one of its children, or `ContextTooLong`.
         """
-        limit_s = min(call.timeout_s, self._config.timeout_s)
-        until = asyncio.get_running_loop().time() + limit_s
         server, reasoning = self._server, self._reasoning
+        limit_s = min(call.timeout_s, self._timeout_s)
+        until = server.loop().time() + limit_s
         head, asked = self._request(call, stream=False)
         try:
             connection = server.idle.pop() if server.idle else await server.connected(until)
@@ -426,7 +427,7 @@ class NativeBackend:
         """What is sent: the headers that are this call's own, and the body."""
         opening = self._opening or _opening((self._config.model or "").replace("*", call.wanted))
         if (field := self._reasoning) is None:
-            messages = b",".join(encode_messages(call.messages))
+            messages = joined_messages(call.messages)
         else:
             messages = b",".join([encode_with_reasoning(message, field) for message in call.messages])
         fields = call.fields
@@ -438,7 +439,8 @@ class NativeBackend:
             body = b"".join((opening, messages, b"],", _encode(fields)[1:]))
         else:
             body = b"".join((opening, messages, b"]}"))
-        return f"traceparent: 00-{call.trace_id}-{call.trace_id[:16]}-01\r\n".encode(), body
+        trace_id = call.trace_id
+        return f"traceparent: 00-{trace_id}-{trace_id[:16]}-01\r\n".encode(), body
 
     def _stream_fields(self, fields: Mapping[str, msgspec.Raw]) -> tuple[bytes, ...]:
         """What stands behind the messages where a stream is asked for."""

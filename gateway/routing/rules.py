@@ -7,8 +7,10 @@ normalised text and facts; does not know similarity, and nothing of what happens
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 import msgspec
 from ahocorasick_rs import BytesAhoCorasick
@@ -25,6 +27,8 @@ from gateway.routing.scripts import bounds_words
 from gateway.routing.text import as_sent, both_ends
 
 _ANY, _ALL, _NONE = 0, 1, 2
+# What most texts hold; nobody writes into it.
+_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 _KINDS: Final[tuple[Literal["keyword", "all_of", "none_of"], ...]] = ("keyword", "all_of", "none_of")
 
 
@@ -68,9 +72,9 @@ class Scan(msgspec.Struct):
     """What one pass over a text found, by the rules' ranks."""
 
     text: str
-    any_of: dict[int, str] = msgspec.field(default_factory=dict)
-    all_of: dict[int, int] = msgspec.field(default_factory=dict)
-    barred: set[int] = msgspec.field(default_factory=set)
+    any_of: Mapping[int, str] = _NOTHING
+    all_of: Mapping[int, int] = _NOTHING
+    barred: AbstractSet[int] = frozenset()
 
 
 def rule_mistakes(route: RouteConfig) -> list[tuple[tuple[str | int, ...], str]]:
@@ -155,13 +159,15 @@ class RuleTable:
 
     def scan(self, text: str) -> Scan:
         """Read a normalised text once."""
-        scan = Scan(text)
         if self._find is None:
-            return scan
+            return Scan(text)
         encoded = text.encode()
         found = self._find(encoded, True)
         if not found:
-            return scan
+            return Scan(text)
+        any_of: dict[int, str] = {}
+        all_of: dict[int, int] = {}
+        barred: set[int] = set()
         if len(encoded) != len(text):
             found = _in_characters(found, encoded)
         bound_left, bound_right, size = self._bound_left, self._bound_right, len(text)
@@ -177,12 +183,12 @@ class RuleTable:
                 continue
             for kind, rank, bit, keyword in word.uses:
                 if kind == _ANY:
-                    scan.any_of.setdefault(rank, keyword)
+                    any_of.setdefault(rank, keyword)
                 elif kind == _ALL:
-                    scan.all_of[rank] = scan.all_of.get(rank, 0) | bit
+                    all_of[rank] = all_of.get(rank, 0) | bit
                 else:
-                    scan.barred.add(rank)
-        return scan
+                    barred.add(rank)
+        return Scan(text, any_of, all_of, barred)
 
     def within(self, text: str) -> list[Use]:
         """Every keyword that stands in a normalised text, those of one spelling in the order of ranks."""

@@ -43,8 +43,8 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 class Permit(Protocol):
     """What lets a turn run."""
 
-    async def next_round(self, messages: Sequence[Message]) -> None:
-        """Make sure that the turn may go on to its next round, which sends these messages. Raises `GatewayError`."""
+    async def next_round(self, turn: Turn, messages: Sequence[Message]) -> None:
+        """Make sure that its turn may go on to its next round, which sends these messages. Raises `GatewayError`."""
         ...
 
 

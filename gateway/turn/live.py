@@ -31,6 +31,11 @@ class HookEvents:
         self._task: asyncio.Task[None] | None = None
         self.dropped = 0
 
+    @property
+    def wants_answered(self) -> bool:
+        """See `Choosy`."""
+        return bool(self._versions.current.hooks.on_event)
+
     def finished(self, trace: Recorder) -> None:
         """Queue a trace for the hooks, if there are any."""
         if not self._versions.current.hooks.on_event:

@@ -69,7 +69,7 @@ class ModelCalls:
         if recorded is not None:
             return await self._again(turn, asked, recorded, sink, state)
         if turn.permit is not None and turn.machine.rounds > 1:
-            await turn.permit.next_round(asked.call.messages)
+            await turn.permit.next_round(turn, asked.call.messages)
         if sink is None or state is None:
             done = await self._ask(turn, asked)
         else:

@@ -45,11 +45,10 @@ _tags = msgspec.json.Encoder().encode
 
 
 class Permit(msgspec.Struct, eq=False):
-    """One turn's stay, from its being let in to its end.
+    """A turn's stay, from its being let in to its end; where nothing is counted, that of all turns of a day.
 
     Attributes:
         permits: where it was let in.
-        turn: who was.
         allowance: what it is counted by.
         today: the day it was let in on.
         counts: whether anything is counted for it.
@@ -60,7 +59,6 @@ class Permit(msgspec.Struct, eq=False):
     """
 
     permits: Permits
-    turn: Turn
     allowance: Allowance
     today: Today
     counts: bool
@@ -69,15 +67,15 @@ class Permit(msgspec.Struct, eq=False):
     slots: Sequence[Slot] = ()
     holds: Sequence[Hold] = ()
 
-    async def next_round(self, messages: Sequence[Message]) -> None:
-        """Make sure that the turn may go on to its next round, which sends these messages.
+    async def next_round(self, turn: Turn, messages: Sequence[Message]) -> None:
+        """Make sure that its turn may go on to its next round, which sends these messages.
 
         Raises:
             Unauthenticated: its key has ended meanwhile.
             BudgetExceeded: what it has used and the next round are more than is left.
             StoreUnavailable: it cannot be found out.
         """
-        await self.permits.go_on(self, messages)
+        await self.permits.go_on(self, turn, messages)
 
     @property
     def id(self) -> str:
@@ -141,6 +139,8 @@ class Permits:
         self._writer = writer
         self._clock = clock
         self._open: set[Permit] = set()
+        # Of turns that nothing is counted for.
+        self._free: Permit | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._warned: set[str] = set()
         self._away = False
@@ -161,22 +161,24 @@ class Permits:
                 await self._renewing
         await self._counters.close()
 
-    def begin(self, turn: Turn) -> Permit:
-        """A turn's permit, which is the turn's at once; of one that counts the turn has to `enter` first.
+    def begin(self, turn: Turn) -> Permit | None:
+        """The permit that a turn has to `enter` by; None where nothing is counted for it, and it has one already.
 
-        Once it has it, it is given back by `leave`, however the turn ends.
+        Once it has one, it is given back by `leave`, however the turn ends.
         """
         allowances, who = turn.snapshot.allowances, turn.principal
-        allowed = NOTHING
+        today = allowances.today(self._clock.now())
         # Most keys have none of their own: the one object that says so.
         if allowances.binds_all or who.limits is not NO_LIMITS or who.budgets is not NO_BUDGETS:
             allowed = allowances.of(who, turn.tags, turn.pool.name, turn.decision.route)
-        permit = Permit(self, turn, allowed, allowances.today(self._clock.now()), allowed is not NOTHING)
-        if not permit.counts:
-            turn.permit = permit
-        return permit
+            return Permit(self, allowed, today, counts=True)
+        free = self._free
+        if free is None or free.today is not today:
+            free = self._free = Permit(self, NOTHING, today, counts=False)
+        turn.permit = free
+        return None
 
-    async def enter(self, permit: Permit) -> None:
+    async def enter(self, permit: Permit, turn: Turn) -> None:
         """Let a turn in that something is counted for.
 
         Raises:
@@ -187,11 +189,11 @@ class Permits:
         """
         if permit.allowance:
             permit.number = next(self._numbers)
-            await self._count_in(permit)
-        permit.turn.permit = permit
+            await self._count_in(permit, turn)
+        turn.permit = permit
 
-    async def _count_in(self, permit: Permit) -> None:
-        allowed, turn = permit.allowance, permit.turn
+    async def _count_in(self, permit: Permit, turn: Turn) -> None:
+        allowed = permit.allowance
         tokens, cost = 0, 0
         if allowed.tokens or allowed.purses:
             tokens, cost = self._reckoned(turn, turn.messages, bool(allowed.purses))
@@ -206,9 +208,8 @@ class Permits:
         self._open.add(permit)
         self._warn(turn, entry, verdict)
 
-    async def go_on(self, permit: Permit, messages: Sequence[Message]) -> None:
+    async def go_on(self, permit: Permit, turn: Turn, messages: Sequence[Message]) -> None:
         """See `Permit.next_round`."""
-        turn = permit.turn
         lasting = turn.joinable is not None and turn.joinable.asked.durable
         await turn.snapshot.keys.still(turn.principal, self._clock.now(), lasting=lasting)
         if not permit.holds:

@@ -60,15 +60,19 @@ class Scribe:
         settings = turn.terms.window
         if settings is None:
             return None
-        snapshot = turn.snapshot
+        snapshot, record = turn.snapshot, turn.record
+        if settings.by_size and turn.stay is None and not wishes.stored:  # nearly all turns
+            return TurnWindow(
+                self.conversations, snapshot.patterns, settings, record.owner, turn.session, record, always=False
+            )
         kept = turn.stay is not None or (wishes.stored and snapshot.config.context.sessions.store)
         return TurnWindow(
             self.conversations,
             snapshot.patterns,
             settings,
-            turn.record.owner,
+            record.owner,
             turn.session,
-            turn.record,
+            record,
             kept=kept,
             choose=None if settings.by_size else snapshot.tools.strategies.get(settings.strategy),
             always=kept or not settings.by_size,

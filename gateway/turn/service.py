@@ -6,7 +6,7 @@ Knows the frame around a turn: lease, trace, summary. The inside is the loop's, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -19,7 +19,8 @@ from gateway.clock import Clock, within
 from gateway.config.versions import Versioned
 from gateway.errors import GatewayError, HookFailed, UpstreamUnavailable
 from gateway.ids import new_call_id
-from gateway.observe.events import LiveSubscriber, Recorder, Subscriber
+from gateway.observe.audience import Audience
+from gateway.observe.events import LiveSubscriber, Recorder
 from gateway.security.principal import NOWHERE, Origin, Principal
 from gateway.store.kept import KeptRoutes
 from gateway.tools.spec import ToolSpec
@@ -53,7 +54,7 @@ class Turns:
         clock: time.
         continuity: keeps the rounds that clients do not see.
         joining: finds the turn that a request repeats.
-        subscribers: get every finished trace.
+        audience: is told of finished traces.
         live: get every event at once.
         status_of: the HTTP status and code an error will be answered with, for the summary.
         answers: drives the turns whose answers may be kept.
@@ -75,7 +76,7 @@ class Turns:
         clock: Clock,
         continuity: Continuity,
         joining: Joining,
-        subscribers: Sequence[Subscriber],
+        audience: Audience,
         live: tuple[LiveSubscriber, ...],
         status_of: Callable[[GatewayError], tuple[int, str | None]],
         answers: AnswerCache,
@@ -94,7 +95,7 @@ class Turns:
         self._clock = clock
         self.continuity = continuity
         self.joining = joining
-        self._finished = tuple([subscriber.finished for subscriber in subscribers])
+        self._audience = audience
         self._live = live
         self._status_of = status_of
 
@@ -120,19 +121,17 @@ class Turns:
             GatewayError: the turn failed or was refused.
         """
         record = Recorder(trace_id, principal.owner, self._clock, self._live)
-        record.add(
-            "request.received",
-            {
-                "endpoint": endpoint,
-                "peer": origin.peer,
-                "address": origin.address,
-                "model": request.model,
-                "stream": request.stream,
-                "messages": [*map(msgspec.Raw, encode_messages(request.messages))],
-                "tools": [*map(tool_name_of, request.tools)],
-                "fields": request.fields,
-            },
-        )
+        asked = {
+            "endpoint": endpoint,
+            "peer": origin.peer,
+            "address": origin.address,
+            "model": request.model,
+            "stream": request.stream,
+            "messages": [*map(msgspec.Raw, encode_messages(request.messages))],
+            "tools": [*map(tool_name_of, request.tools)] if request.tools else [],
+            "fields": request.fields,
+        }
+        record.add("request.received", asked)
         started = self._clock.monotonic()
         try:
             lease = self._versions.acquire()
@@ -142,6 +141,7 @@ class Turns:
             record.add("turn.failed", {**summary, "code": code, "message": error.message})
             self._tell(record)
             raise
+        told = self._audience.of_all
         turn: Turn | None = None
         try:
             snapshot = lease.value
@@ -182,13 +182,15 @@ class Turns:
             summary = _summary(request, principal, turn, ended - started, 200)
             summary["finish_reason"] = result.finish_reason
             record.add("turn.finished", summary)
+            told = self._audience.of_answered
             self._remember(turn, result.message)
         finally:
             if turn is not None and turn.stay is not None:
                 turn.stay.leave(None)
             self.running.pop(trace_id, None)
             self._versions.release(lease)
-            self._tell(record)
+            for finished in told:
+                finished(record)
         return result
 
     async def _prepared(
@@ -236,15 +238,15 @@ class Turns:
         """The turn's answer: one that was kept for equal questions, or the loop's. Behind it, it is to be let out."""
         runner = self._loop if turn.cache is None else self._answers
         permit = self._permits.begin(turn)
-        if permit.counts or turn.terms.sums_up:
+        if permit is not None or turn.terms.sums_up:
             return self._run_once_let_in(permit, turn, sink, runner)
         return runner.run(turn, sink)
 
     async def _run_once_let_in(
-        self, permit: Permit, turn: Turn, sink: Sink | None, runner: TurnLoop | AnswerCache
+        self, permit: Permit | None, turn: Turn, sink: Sink | None, runner: TurnLoop | AnswerCache
     ) -> TurnResult:
-        if permit.counts:
-            await self._permits.enter(permit)
+        if permit is not None:
+            await self._permits.enter(permit, turn)
         if turn.terms.sums_up:
             await self._scribe.before(turn)
         return await runner.run(turn, sink)
@@ -326,7 +328,7 @@ class Turns:
         self._tell(record)
 
     def _tell(self, record: Recorder) -> None:
-        for finished in self._finished:
+        for finished in self._audience.of_all:
             finished(record)
 
 

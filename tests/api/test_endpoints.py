@@ -82,6 +82,21 @@ async def test_reload_needs_admin_and_changes_the_next_decision(tmp_path: Path) 
         assert before["x-gateway-version"] != after["x-gateway-version"]
 
 
+async def test_reload_says_whether_answered_turns_are_lines_of_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with keyed(tmp_path) as on:
+        file = tmp_path / "gateway.yaml"
+        said = file.read_text()
+        seen = []
+        for more in ("", "\nobserve: {log: {requests: true, format: json}}\n", ""):
+            file.write_text(said + more)
+            assert (await on.post("/v1/reload", {}, **as_("root")))[0] == 200
+            await on.post(PATH, HI, **as_("b"))
+            seen.append("turn answered" in capsys.readouterr().err)
+        assert seen == [False, True, False]
+
+
 async def test_rollback_needs_admin_and_serves_an_earlier_version_again_under_a_new_generation(tmp_path: Path) -> None:
     async with keyed(tmp_path) as on:
         status, _, refused = await on.post("/v1/config/rollback", {}, **as_("b"))

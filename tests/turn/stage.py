@@ -18,6 +18,7 @@ from gateway.clock import Clock, SystemClock
 from gateway.config.models import BackendConfig, GatewayConfig, IdempotencyConfig, RouteConfig
 from gateway.config.names import ModelNames
 from gateway.config.versions import Version, Versioned
+from gateway.observe.audience import Audience
 from gateway.observe.events import Recorder
 from gateway.observe.usage import UsageWriter
 from gateway.routing.decision import Decision
@@ -157,7 +158,7 @@ class Stage:
             self.clock,
             self.continuity,
             self.joining,
-            subscribers,
+            Audience(subscribers),
             (),
             lambda error: (400, None),
             answers,

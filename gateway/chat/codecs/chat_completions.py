@@ -263,6 +263,14 @@ def encode_messages(messages: Sequence[Message]) -> Sequence[bytes]:
     return [*map(encode_message, messages)] if None in wires else wires
 
 
+def joined_messages(messages: Sequence[Message]) -> bytes:
+    """Messages as they stand in a list, each as `encode_message` has it, with commas between them."""
+    try:
+        return b",".join(map(wire_of, messages))  # type: ignore[arg-type]  # most have come as bytes
+    except TypeError:
+        return b",".join(map(encode_message, messages))
+
+
 def encode_message(message: Message) -> bytes:
     """The message in Chat Completions' form: the bytes it came in, else written anew."""
     if message.wire is not None:
