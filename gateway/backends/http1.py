@@ -63,6 +63,10 @@ class Disconnected(HttpFailed):
     """The server hung up before it answered."""
 
 
+class HungUp(Disconnected):
+    """The server hung up a connection that had been kept, before anything of another answer: as a rule it had its time."""
+
+
 class CutOff(HttpFailed):
     """The answer ends before its end."""
 
@@ -195,11 +199,11 @@ class Response(msgspec.Struct, eq=False):
         if waiter is not None and not waiter.done():
             waiter.set_exception(TimeoutError())
 
-    def lost(self) -> None:
-        """The server has hung up."""
+    def lost(self, failed: type[Disconnected]) -> None:
+        """The server has hung up; `failed` is what that is where nothing of an answer had come."""
         if not self.complete:
             if not self.status:
-                self.end(Disconnected("the server closed the connection without an answer"))
+                self.end(failed("the server closed the connection without an answer"))
             else:
                 framed = b"content-length" in self.headers or b"transfer-encoding" in self.headers
                 self.end(CutOff("the answer is incomplete") if framed else None)
@@ -349,8 +353,14 @@ class Connection(asyncio.Protocol):
         self.usable = False
         self._look_at(math.inf)
         self._client.forget(self)
-        if self._response is not None:
-            self._response.lost()
+        response = self._response
+        if response is None:
+            return
+        # The last answer's end stands there until the next one begins.
+        stale = _ENDED in self._said and not response.complete
+        if stale:
+            self._client.close_idle()
+        response.lost(HungUp if stale else Disconnected)
 
     def on_headers_complete(self) -> None:
         """The head has come; of one that only says that more will follow, nothing is kept."""
@@ -467,6 +477,11 @@ class Http1:
         self._open.discard(connection)
         with contextlib.suppress(ValueError):
             self.idle.remove(connection)
+
+    def close_idle(self) -> None:
+        """One that was kept turned out to be closed: so are those that were used before it, or soon will be."""
+        for connection in [*self.idle]:
+            connection.close()
 
     async def close(self) -> None:
         """Close every connection; whoever waits for an answer learns that it is cut off."""

@@ -14,7 +14,7 @@ import msgspec
 from yarl import URL
 
 from gateway.backends.backend import ModelCall
-from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, NotHttp, Response
+from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, HungUp, NotHttp, Response
 from gateway.backends.reading import (
     ANSWER_BYTES,
     NO_STREAM,
@@ -42,7 +42,15 @@ from gateway.chat.reasoning import REASONING_CONTENT, encode_with_reasoning, mis
 from gateway.chat.sse import ErrorEvent, EventTooLarge
 from gateway.chat.surrogates import SurrogateJoiner
 from gateway.config.models import BackendConfig
-from gateway.errors import ConfigError, GatewayError, Problem, UpstreamBroken, UpstreamError, UpstreamTimeout
+from gateway.errors import (
+    ConfigError,
+    GatewayError,
+    Problem,
+    UpstreamBroken,
+    UpstreamError,
+    UpstreamHungUp,
+    UpstreamTimeout,
+)
 from gateway.ids import new_call_id
 
 # Providers that differ only by where they are, and by how exactly they speak.
@@ -460,7 +468,8 @@ class NativeBackend:
         if isinstance(error, NotHttp):
             return UpstreamBroken(f"The upstream of `{call.model}` answered with something that is not HTTP.")
         if isinstance(error, Disconnected):
-            return UpstreamError(f"The upstream of `{call.model}` closed the connection without an answer.")
+            failed = UpstreamHungUp if isinstance(error, HungUp) else UpstreamError
+            return failed(f"The upstream of `{call.model}` closed the connection without an answer.")
         return UpstreamError(f"The upstream of `{call.model}` cannot be reached.")
 
 

@@ -30,6 +30,7 @@ from gateway.errors import (
     UpstreamBroken,
     UpstreamDenied,
     UpstreamError,
+    UpstreamHungUp,
     UpstreamRefused,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -187,6 +188,54 @@ async def test_each_failure_says_anew_how_long_to_wait_B016() -> None:
     assert 0 <= waits[1] <= 0.25
     assert 1 <= waits[2] <= 1.25
     assert clock.at - started == pytest.approx(sum(waits), abs=0.001)
+
+
+HUNG_UP = UpstreamHungUp("closed")
+
+
+@BOTH
+async def test_kept_connection_that_was_closed_is_no_attempt_the_backend_failed_at(streamed: bool) -> None:
+    b1, clock = named("b1", HUNG_UP, OK), HandClock()
+    only = watched(b1)
+    on = Dispatch([only], clock=clock)
+    started = clock.at
+    assert await on.ask(streamed=streamed) == "b1"
+    assert (len(b1.calls), on.events("attempt.waited"), clock.at) == (2, [], started)
+    assert on.outcomes == [("b1", "unavailable")]
+    for _ in range(9):
+        b1._scripts += [HUNG_UP, OK]
+        assert await on.ask(streamed=streamed) == "b1"
+    assert only.breaker.state(clock.monotonic()) == "closed"
+
+
+@BOTH
+async def test_closed_connection_is_made_up_for_once(streamed: bool) -> None:
+    b1, b2 = named("b1", then=HUNG_UP), named("b2", then=OK)
+    on = Dispatch([watched(b1), watched(b2)], retries=1)
+    assert await on.ask(streamed=streamed) == "b2"
+    assert len(b1.calls) == 3
+    alone = Dispatch([watched(named("b1", then=HUNG_UP))])
+    with pytest.raises(UpstreamHungUp):
+        await alone.ask(streamed=streamed)
+    assert len(alone.outcomes) == 2
+
+
+@BOTH
+async def test_connection_that_is_closed_long_after_it_was_asked_over_was_not_stale(streamed: bool) -> None:
+    clock = HandClock()
+
+    async def late() -> None:
+        clock.at += 1.5
+        raise HUNG_UP
+
+    b1 = named("b1", then=[late])
+    only = watched(b1)
+    on = Dispatch([only], clock=clock)
+    for _ in range(5):
+        with pytest.raises(UpstreamHungUp):
+            await on.ask(streamed=streamed)
+    assert len(b1.calls) == 5
+    assert only.breaker.state(clock.monotonic()) == "open"
 
 
 async def test_nobody_sleeps_for_a_day_B016() -> None:
