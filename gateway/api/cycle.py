@@ -235,10 +235,17 @@ class Cycle:
         self.started = True
         self._head = self._framed(STATUS_LINE[200] + lines)
 
-    async def go_on(self, body: bytes, *, more: bool) -> None:
-        """Send a piece of an answer that was begun, as soon as the client has room for it; `more` follow, or it is over."""
-        if self._line.flow.write_paused and not self.disconnected:
-            await self._line.flow.drain()
+    @property
+    def full(self) -> bool:
+        """Whether the client has no room for a piece."""
+        return self._line.flow.write_paused and not self.disconnected
+
+    async def room(self) -> None:
+        """Wait until it has."""
+        await self._line.flow.drain()
+
+    def go_on(self, body: bytes, *, more: bool) -> None:
+        """Send a piece of an answer that was begun; `more` follow, or it is over."""
         if self.disconnected:
             return
         if self.complete:

@@ -40,8 +40,17 @@ class Pieces(Protocol):
         """Begin it; the head, with these lines, goes with the first piece."""
         ...
 
-    async def go_on(self, body: bytes, *, more: bool) -> None:
-        """Send a piece, as soon as there is room for it; `more` follow, or it is over."""
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for a piece."""
+        ...
+
+    async def room(self) -> None:
+        """Wait for room."""
+        ...
+
+    def go_on(self, body: bytes, *, more: bool) -> None:
+        """Send a piece; `more` follow, or it is over."""
         ...
 
     def at_once(self) -> AtOnce | None:
@@ -196,15 +205,17 @@ class ChatStream:
         if last:
             self.ended = self._ends = True
             self.close()
-        await self._send_on(body, last=last)
-
-    async def _send_on(self, body: bytes, *, last: bool) -> None:
         self.started = True
         if not self._begun:
             self._begun = True
             self._pieces.begin(_HEAD + self._lines())
+        await self._send_on(body, last=last)
+
+    async def _send_on(self, body: bytes, *, last: bool) -> None:
         self._last = self._loop.time()
-        await self._pieces.go_on(body, more=not last)
+        if self._pieces.full:
+            await self._pieces.room()
+        self._pieces.go_on(body, more=not last)
 
     def _no_more(self) -> None:
         """Nothing followed at once: send what waits for it."""

@@ -128,12 +128,12 @@ class Response(msgspec.Struct, eq=False):
             TimeoutError: nothing came until that time of the loop.
             HttpFailed: the body is cut off.
         """
-        while not self.parts and not self.complete:
+        parts = self.parts
+        while not parts and not self.complete:
             self.tap = tap
             await self.connection.wait(self, until)
-        if self.parts:
-            parts = self.parts
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if parts:
+            data = b"".join(parts)
             parts.clear()
             self._size = 0
             self.connection.read_on()
@@ -164,10 +164,9 @@ class Response(msgspec.Struct, eq=False):
 
     def take(self, pieces: list[bytes]) -> None:
         """Pieces of the body. The list is emptied."""
-        if pieces:
-            self.parts += pieces
-            self._size += sum(map(len, pieces))
-            pieces.clear()
+        self.parts += pieces
+        self._size += sum(map(len, pieces))
+        pieces.clear()
 
     def framing_grows(self, size: int) -> bool:
         """Nothing of a body has come: a part of the head, or what stands between pieces and behind them. Whether that may end."""
@@ -306,22 +305,22 @@ class Connection(asyncio.Protocol):
         if response is None:
             self.close()
             return
-        over = response.complete  # by a name of its own: the type checker would hold it for settled below
-        if over:
+        if response.complete:
             self.usable = False
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._garbled(response)
-        if response.complete:
-            return  # whoever waits was told
         tap = response.tap
+        # Whoever waits for an answer that is complete was told, and has no tap any more.
         if tap is None or not tap.takes(self._pieces):
             self._received(response, len(data))
 
     def _received(self, response: Response, size: int) -> None:
-        """What was read brought this to an answer that goes on; nothing of it passed a tap."""
+        """What was read brought this to an answer; nothing of it passed a tap."""
+        if response.complete:
+            return
         pieces = self._pieces
         if not pieces:
             if not response.framing_grows(size):

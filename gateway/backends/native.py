@@ -175,23 +175,25 @@ class NativeBackend:
             try:
                 response = await self._begin_stream(call, request, response, first_by)
                 content = await self._stream_of(response, call, first_by)
-                while not reading.over:
+                while True:
                     tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
                     data = await (response.readany(until, tap.ready()) if tapped else content.readany(until))
                     tap.left_bytes -= len(data)
                     if tap.left_bytes < 0:
                         raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
                     batch = Tapped()
-                    batch.tap = tap
                     failure = self._read(data, reading, batch, call)
                     if batch:
+                        batch.tap = None if reading.finished else tap
                         yield batch
                     if failure is not None:
                         raise failure
-                    heard = tap.hear()
-                    until = tap.until if reading.said else first_by  # comments are no first token
+                    if reading.over:
+                        break
+                    more_by = tap.hear()
+                    until = more_by if reading.said else first_by  # comments are no first token
                     if reading.finished:
-                        until = min(until, heard + _AFTER_FINISH_S)
+                        until = min(until, tap.heard + _AFTER_FINISH_S)
                 await _read_end(content)
             except EventTooLarge as error:
                 raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
@@ -217,8 +219,10 @@ class NativeBackend:
         done = b"[DONE]" in payloads
         if done:
             payloads = payloads[: payloads.index(b"[DONE]")]
-        reading.said = reading.said or bool(payloads)
-        failure = self._take_all(payloads, reading, batch, call)
+        failure: GatewayError | None = None
+        if payloads:
+            reading.said = True
+            failure = self._take_all(payloads, reading, batch, call)
         reading.over = done or not data
         if failure is None and reading.over and not (reading.finished or (done and reading.begun)):
             words = "was cut off" if reading.begun else "is empty"

@@ -79,8 +79,8 @@ class StreamReading:
             chunks += read
             start += len(read)
             few *= 4
-            # Of servers that tell each second apart, the form is what it was last.
-            if runs.learn(read[-1]) and (found := runs.scan(payloads, start - 1)) is not None:
+            # Of servers that tell each second apart, the form is what it was last. The one it was learned from begins a run.
+            if runs.learn(read[-1]) and start < size and (found := runs.scan(payloads, start - 1)) is not None:
                 if found[1] > start:
                     few = _FEW
                 chunks[-1], start = found

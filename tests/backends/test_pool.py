@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +15,11 @@ from gateway.backends.attempts import Tier
 from gateway.backends.backend import ModelCall
 from gateway.backends.choice import Member
 from gateway.backends.pool import Pool, PoolBatch
+from gateway.backends.tap import Tap, Tapped
 from gateway.backends.watched import WatchedBackend
 from gateway.chat.blocks import Image, Message, Text
+from gateway.chat.chunk import Chunk, decode_chunk
+from gateway.chat.scanner import RunScanner
 from gateway.clock import Clock
 from gateway.config.models import BackendConfig, Balance, Capabilities
 from gateway.errors import (
@@ -34,7 +37,7 @@ from gateway.errors import (
 )
 from gateway.observe.events import Recorder
 from tests.fakes import HandClock, Script, ScriptedBackend
-from tests.frames import d, f, tc, u
+from tests.frames import Frame, d, f, tc, u
 
 OK = [d({"role": "assistant"}), d({"content": "ok"}), f("stop"), u(1, 1)]
 DOWN = UpstreamError("cannot be reached")
@@ -552,6 +555,30 @@ async def test_stream_of_which_the_client_saw_nothing_is_begun_anew_under_anothe
     batches = await streamed_batches(on, seen=lambda: False)
     assert (batches[0].backend, batches[0].attempt) == ("b1", 1)
     assert {(batch.backend, batch.attempt) for batch in batches[1:]} == {("b2", 2)}
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "role alone"])
+async def test_first_content_brings_the_tap_of_its_stream(together: bool) -> None:
+    tap = Tap(RunScanner(), lambda: 0.0, idle_s=1, most_s=1, most_bytes=1)
+
+    class TappedBackend(ScriptedBackend):
+        """Says that its stream has a tap, but for its end."""
+
+        async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
+            role, text, *_ = OK
+            self.calls.append(call)
+            for frames in ([role, text],) if together else ([role], [text]):
+                yield _tapped(frames, tap)
+            yield _tapped(OK[2:], None)
+
+    batches = await streamed_batches(Dispatch([watched(TappedBackend(name="b1"))]))
+    assert [(len(batch.chunks), batch.tap) for batch in batches] == [(2, tap), (2, None)]
+
+
+def _tapped(frames: Sequence[Frame], tap: Tap | None) -> Tapped:
+    batch = Tapped([decode_chunk(msgspec.json.encode(frame.payload)) for frame in frames])
+    batch.tap = tap
+    return batch
 
 
 async def test_roles_and_comments_do_not_count_as_a_first_token() -> None:
