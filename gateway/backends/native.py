@@ -224,7 +224,10 @@ class NativeBackend:
             reading.said = True
             failure = self._take_all(payloads, reading, batch, call)
         reading.over = done or not data
-        if failure is None and reading.over and not (reading.finished or (done and reading.begun)):
+        if failure is None and reading.over and not reading.finished:
+            if done and reading.begun:
+                # The end mark says that it is whole; whoever holds something back waits for a reason.
+                return self._take_all(reading.missing_end(), reading, batch, call)
             words = "was cut off" if reading.begun else "is empty"
             failure = UpstreamBroken(f"The answer of `{call.model}` {words}.")
         return failure
