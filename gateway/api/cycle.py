@@ -45,6 +45,7 @@ class Line(Protocol):
 
     transport: asyncio.Transport
     flow: FlowControl
+    loop: asyncio.AbstractEventLoop
 
     def wants_more(self, *, first: bool) -> None:
         """More of the request is waited for, `first` for the first time."""
@@ -236,6 +237,11 @@ class Cycle:
         self._head = self._framed(STATUS_LINE[200] + lines)
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """What it runs in."""
+        return self._line.loop
+
+    @property
     def full(self) -> bool:
         """Whether the client has no room for a piece."""
         return self._line.flow.write_paused and not self.disconnected
@@ -349,17 +355,18 @@ class AtOnce:
         self._cycle = cycle
         self._flow = line.flow
         self._transport = line.transport
-        self._now = asyncio.get_running_loop().time
+        self._now = line.loop.time
         self.last = 0.0
-        self.shape(b"", b"")
+        self._size: int
+        self._pattern: bytes
 
     def shape(self, before: bytes, behind: bytes) -> None:
-        """Say what stands around whatever `alike` writes."""
+        """Say what stands around whatever `alike` writes from now on."""
         self._size = len(before) + len(behind)
         self._pattern = b"%%x\r\n%b%%b%b\r\n" % (before.replace(b"%", b"%%"), behind.replace(b"%", b"%%"))
 
     def alike(self, varies: bytes) -> bool:
-        """Write a piece that differs from others in this alone; whether that was done."""
+        """Write a piece that differs from others of its shape in this alone; whether that was done."""
         if self._flow.write_paused or self._cycle.disconnected:
             return False
         self._transport.write(self._pattern % (len(varies) + self._size, varies))
