@@ -195,7 +195,8 @@ class ModelCalls:
             new_id=new_call_id,
             shown_round=turn.machine.rounds if turn.shows_tools else None,
         )
-        view.taken.update(taken)
+        if taken:
+            view.taken.update(taken)
         return view
 
     def _answered(self, turn: Turn, done: Round, seconds: float, first_token_s: float | None, attempt: int) -> None:
