@@ -115,9 +115,7 @@ def decide(
     Raises:
         NoSuchModel: the name is unknown to this caller.
     """
-    if (
-        request.model == snapshot.config.router.model and principal.models is None and snapshot.router_decides
-    ):  # nearly all requests
+    if request.model == snapshot.routed and principal.models is None:  # nearly all requests
         return snapshot.router.decide(facts_of(request, principal, wishes, snapshot.used), explain=explain)
     return _decide(request, principal, wishes, snapshot, kept, explain)
 
@@ -189,12 +187,13 @@ class Preparing:
             NoSuchModel: the name is unknown to this caller.
             StoreUnavailable: the thread's hidden rounds cannot be read, or what was said in confidence before.
         """
-        if request.n > 1 and snapshot.hooks.on_answer:
+        several = request.n > 1
+        if several and snapshot.hooks.on_answer:
             raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
-        before = held(pin, snapshot) if pin is not None else None
-        decision = (
-            pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=self._kept)
-        )
+        if pin is None:
+            before, decision = None, await decide(request, principal, wishes, snapshot, kept=self._kept)
+        else:
+            before, decision = held(pin, snapshot), pin.decision
         told = {
             "route": decision.route,
             "model": decision.model,
@@ -232,7 +231,7 @@ class Preparing:
             messages = with_system_text(messages, terms.system)
 
         fields = with_defaults(request.fields, terms.params) if terms.params else request.fields
-        if request.n > 1:
+        if several:
             fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
         limit_s = snapshot.turn_timeout_s
         # Of what counts for more than thirty here, a name for two, Python makes a dict first.
