@@ -26,6 +26,7 @@ Knows nothing of HTTP: status, `type` and `code` of each error stand in one tabl
     │   ├── UpstreamRefused         it answered 4xx: the request will not get better by itself
     │   │   └── UpstreamDenied      it refused the gateway's own credentials
     │   ├── UpstreamUnavailable     refused connection, 503, overloaded
+    │   ├── UpstreamHungUp          it closed a connection that was kept, and nothing of an answer came
     │   ├── UpstreamTimeout         a wait ran into its bound
     │   └── UpstreamBroken          the answer is cut or not what the protocol allows
     ├── ToolFailed                  ends the turn; failures the model may mend are results, not errors
@@ -219,6 +220,10 @@ class UpstreamDenied(UpstreamRefused):
 
 class UpstreamUnavailable(UpstreamError):
     """Connection refused, 5xx, overloaded: nothing was processed, or so the upstream says."""
+
+
+class UpstreamHungUp(UpstreamError):
+    """The upstream closed a connection that was kept between requests, and nothing of an answer came."""
 
 
 class UpstreamTimeout(UpstreamError):

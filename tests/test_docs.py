@@ -41,7 +41,7 @@ from gateway.routing.decision import Candidate, Decision
 from gateway.routing.explain import REASONS
 from gateway.routing.scripts import LANGUAGES
 from gateway.settings import UNSERVED, Settings
-from gateway.store.store import TraceRow
+from gateway.store.trace_records import TraceSummary
 from gateway.tools.provider import HOOK_NAMES
 from gateway.tools.providers.python import PythonProvider
 from gateway.turn.state import State
@@ -328,7 +328,7 @@ def test_states_and_fields_of_a_trace_are_documented() -> None:
     told = set(code(section(text_of("observe"), "Events")))
     assert {state.value for state in State} - told == set()
     fields = set(first_code(rows(text_of("observe"), "field", "meaning"), "field"))
-    assert fields == {*TraceRow.__struct_fields__, "id", "object"} - {"trace_id"}
+    assert fields == {*TraceSummary.__struct_fields__, "id", "object", "events"} - {"trace_id"}
 
 
 def metrics_in_code() -> dict[str, tuple[str, set[str]]]:

@@ -46,6 +46,7 @@ class Line(Protocol):
 
     transport: asyncio.Transport
     flow: FlowControl
+    loop: asyncio.AbstractEventLoop
 
     def wants_more(self, *, first: bool) -> None:
         """More of the request is waited for, `first` for the first time."""
@@ -226,10 +227,22 @@ class Cycle(msgspec.Struct, eq=False):
         self.started = True
         self._head = self._framed(STATUS_LINE[200] + lines)
 
-    async def go_on(self, body: bytes, *, more: bool) -> None:
-        """Send a piece of an answer that was begun, as soon as the client has room for it; `more` follow, or it is over."""
-        if self._line.flow.write_paused and not self.disconnected:
-            await self._line.flow.drain()
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """What it runs in."""
+        return self._line.loop
+
+    @property
+    def full(self) -> bool:
+        """Whether the client has no room for a piece."""
+        return self._line.flow.write_paused and not self.disconnected
+
+    async def room(self) -> None:
+        """Wait until it has."""
+        await self._line.flow.drain()
+
+    def go_on(self, body: bytes, *, more: bool) -> None:
+        """Send a piece of an answer that was begun; `more` follow, or it is over."""
         if self.disconnected:
             return
         if self.complete:
@@ -333,17 +346,18 @@ class AtOnce:
         self._cycle = cycle
         self._flow = line.flow
         self._transport = line.transport
-        self._now = asyncio.get_running_loop().time
+        self._now = line.loop.time
         self.last = 0.0
-        self.shape(b"", b"")
+        self._size: int
+        self._pattern: bytes
 
     def shape(self, before: bytes, behind: bytes) -> None:
-        """Say what stands around whatever `alike` writes."""
+        """Say what stands around whatever `alike` writes from now on."""
         self._size = len(before) + len(behind)
         self._pattern = b"%%x\r\n%b%%b%b\r\n" % (before.replace(b"%", b"%%"), behind.replace(b"%", b"%%"))
 
     def alike(self, varies: bytes) -> bool:
-        """Write a piece that differs from others in this alone; whether that was done."""
+        """Write a piece that differs from others of its shape in this alone; whether that was done."""
         if self._flow.write_paused or self._cycle.disconnected:
             return False
         self._transport.write(self._pattern % (len(varies) + self._size, varies))

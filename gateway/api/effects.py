@@ -106,7 +106,7 @@ async def _whose(services: Services, row: EffectRow) -> tuple[str, str | None]:
     """The key and the end user that an effect was made for: its trace says so, or else its owner's name."""
     trace = await services.traces.get(row.trace_id, None)
     if trace is not None:
-        return trace.key, trace.user
+        return trace.summary.key, trace.summary.user
     key, _, user = row.owner.partition("/")
     if "/" in user:
         raise InvalidRequest("Whose effect this is can no longer be told: its trace is gone.", code="tool_changed")

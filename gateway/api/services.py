@@ -19,7 +19,7 @@ from gateway.store.audit_records import Audit
 from gateway.store.compensation_records import Compensations
 from gateway.store.kept import KeptRoutes
 from gateway.store.key_records import Keys
-from gateway.store.store import Traces
+from gateway.store.trace_records import Traces
 from gateway.store.usage_records import Usages
 from gateway.tools.courier import Courier
 from gateway.tools.settling import Settling

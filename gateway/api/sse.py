@@ -36,12 +36,26 @@ _encode = msgspec.json.Encoder().encode
 class Pieces(Protocol):
     """An answer that is sent piece by piece."""
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """What it runs in."""
+        ...
+
     def begin(self, lines: bytes) -> None:
         """Begin it; the head, with these lines, goes with the first piece."""
         ...
 
-    async def go_on(self, body: bytes, *, more: bool) -> None:
-        """Send a piece, as soon as there is room for it; `more` follow, or it is over."""
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for a piece."""
+        ...
+
+    async def room(self) -> None:
+        """Wait for room."""
+        ...
+
+    def go_on(self, body: bytes, *, more: bool) -> None:
+        """Send a piece; `more` follow, or it is over."""
         ...
 
     def at_once(self) -> AtOnce | None:
@@ -90,7 +104,7 @@ class ChatStream:
         self._lines = lines
         self._include_usage = include_usage
         self._silence_s = silence_s
-        self._loop = asyncio.get_running_loop()
+        self._loop = pieces.loop
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(silence_s, self._silent)
 
@@ -196,15 +210,17 @@ class ChatStream:
         if last:
             self.ended = self._ends = True
             self.close()
-        await self._send_on(body, last=last)
-
-    async def _send_on(self, body: bytes, *, last: bool) -> None:
         self.started = True
         if not self._begun:
             self._begun = True
             self._pieces.begin(_HEAD + self._lines())
+        await self._send_on(body, last=last)
+
+    async def _send_on(self, body: bytes, *, last: bool) -> None:
         self._last = self._loop.time()
-        await self._pieces.go_on(body, more=not last)
+        if self._pieces.full:
+            await self._pieces.room()
+        self._pieces.go_on(body, more=not last)
 
     def _no_more(self) -> None:
         """Nothing followed at once: send what waits for it."""

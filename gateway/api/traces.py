@@ -13,7 +13,7 @@ from gateway.api.router import Router
 from gateway.api.services import Services
 from gateway.errors import NotFound
 from gateway.security.principal import Principal
-from gateway.store.store import TraceRow
+from gateway.store.trace_records import TraceSummary
 
 # Traces are written behind; who asks for one that has just ended waits this long at most for it.
 _FLUSH_S = 2.0
@@ -30,7 +30,7 @@ def traces_endpoints(services: Services) -> Router:
         limit = limit_of(request.query_params.get("limit"))
         await services.together.flush(_FLUSH_S)
         rows = await services.traces.newest(owner, limit=limit + 1, after=request.query_params.get("after"))
-        return listed(rows, limit, lambda row: row.trace_id, _summary)
+        return listed(rows, limit, lambda row: row.trace_id, shown)
 
     @router.get("/traces/{trace_id}")
     async def get_trace(request: Request, trace_id: str) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def traces_endpoints(services: Services) -> Router:
         row = await services.traces.get(trace_id, owner)
         if row is None:
             raise NotFound(f"There is no trace {trace_id!r}.")
-        return {**_summary(row), "events": msgspec.json.decode(row.events) if row.events else []}
+        return {**shown(row.summary), "events": msgspec.json.decode(row.events) if row.events else []}
 
     return router
 
@@ -49,7 +49,7 @@ def _owner(principal: Principal) -> str | None:
     return None if "admin" in principal.roles else principal.owner
 
 
-def _summary(row: TraceRow) -> dict[str, Any]:
-    fields = msgspec.to_builtins(row)
-    fields.pop("events", None)
+def shown(summary: TraceSummary) -> dict[str, Any]:
+    """A trace without its events, as it is answered."""
+    fields = msgspec.structs.asdict(summary)
     return {"id": fields.pop("trace_id"), "object": "trace", **fields}

@@ -29,6 +29,7 @@ from gateway.errors import (
     InvalidRequest,
     QueueFull,
     UpstreamError,
+    UpstreamHungUp,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
@@ -39,6 +40,9 @@ _SOON_S: Final = 1.0
 # Nobody waits longer than this for a retry: the client's own retry, or a fallback, serves better.
 _LONGEST_WAIT_S: Final = 10.0
 _QUEUE_RETRY_S: Final = 1.0
+# A kept connection that its server closes as it is used again says so within one way there and back. Later, the server may have
+# been at work on the answer.
+_STALE_S: Final = 1.0
 
 
 class Tier(NamedTuple):
@@ -63,7 +67,8 @@ class Tier(NamedTuple):
 class _Try(msgspec.Struct, eq=False):
     """What is left for one backend: attempts, and `moves` to another of its keys, which are no retries: nobody is asked twice.
 
-    `tighter` where it said that the prompt was too long: it may be asked once more, with less.
+    `tighter` where it said that the prompt was too long: it may be asked once more, with less. `was_stale` where a connection to
+    it had been closed as it was used: it was asked once more, which is no retry either.
     """
 
     backend: WatchedBackend
@@ -72,6 +77,7 @@ class _Try(msgspec.Struct, eq=False):
     failures: int = 0
     not_before: float = 0.0
     tighter: bool = False
+    was_stale: bool = False
 
 
 class Attempt(msgspec.Struct, eq=False):
@@ -235,7 +241,8 @@ class Attempts(msgspec.Struct, eq=False):
         found = verdict(error)
         # A time limit that was the client's or the turn's says nothing of the backend.
         fault = found.fault and not (found.kind == "timeout" and now >= self.until - 0.01)
-        attempt.judged(found, now, fault=fault)
+        stale = isinstance(error, UpstreamHungUp) and now - attempt.started <= _STALE_S
+        attempt.judged(found, now, fault=fault and not stale)
         attempt.leave()
         if found.key:
             attempt.backend.rest(attempt.key, error, now, denied=found.kind == "denied")
@@ -260,6 +267,9 @@ class Attempts(msgspec.Struct, eq=False):
             error = ContextTooLong(f"{error.message} {self._call.fit.cannot_shrink()}".strip(), param=error.param)
         self._last = error
         assert self._current is not None
+        if stale and not self._current.was_stale:
+            self._current.was_stale = True
+            return
         self._after(self._current, attempt, error, found, now)
 
     def _after(self, own: _Try, attempt: Attempt, error: GatewayError, found: Verdict, now: float) -> None:

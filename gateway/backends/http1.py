@@ -63,6 +63,10 @@ class Disconnected(HttpFailed):
     """The server hung up before it answered."""
 
 
+class HungUp(Disconnected):
+    """The server hung up a connection that had been kept, before anything of another answer: as a rule it had its time."""
+
+
 class CutOff(HttpFailed):
     """The answer ends before its end."""
 
@@ -124,12 +128,12 @@ class Response(msgspec.Struct, eq=False):
             TimeoutError: nothing came until that time of the loop.
             HttpFailed: the body is cut off.
         """
-        while not self.parts and not self.complete:
+        parts = self.parts
+        while not parts and not self.complete:
             self.tap = tap
             await self.connection.wait(self, until)
-        if self.parts:
-            parts = self.parts
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if parts:
+            data = b"".join(parts)
             parts.clear()
             self._size = 0
             self.connection.read_on()
@@ -158,12 +162,11 @@ class Response(msgspec.Struct, eq=False):
         """Keep the connection of an answer that has come whole; close any other. May be called twice."""
         self.connection.done(self)
 
-    def take(self, pieces: list[bytes]) -> None:
-        """Pieces of the body. The list is emptied."""
-        if pieces:
-            self.parts += pieces
-            self._size += sum(map(len, pieces))
-            pieces.clear()
+    def take(self, pieces: list[bytes], size: int) -> None:
+        """Pieces of the body, which came in so many bytes. The list is emptied."""
+        self.parts += pieces
+        self._size += size
+        pieces.clear()
 
     def framing_grows(self, size: int) -> bool:
         """Nothing of a body has come: a part of the head, or what stands between pieces and behind them. Whether that may end."""
@@ -196,11 +199,11 @@ class Response(msgspec.Struct, eq=False):
         if waiter is not None and not waiter.done():
             waiter.set_exception(TimeoutError())
 
-    def lost(self) -> None:
-        """The server has hung up."""
+    def lost(self, failed: type[Disconnected]) -> None:
+        """The server has hung up; `failed` is what that is where nothing of an answer had come."""
         if not self.complete:
             if not self.status:
-                self.end(Disconnected("the server closed the connection without an answer"))
+                self.end(failed("the server closed the connection without an answer"))
             else:
                 framed = b"content-length" in self.headers or b"transfer-encoding" in self.headers
                 self.end(CutOff("the answer is incomplete") if framed else None)
@@ -302,37 +305,37 @@ class Connection(asyncio.Protocol):
         if response is None:
             self.close()
             return
-        over = response.complete  # by a name of its own: the type checker would hold it for settled below
-        if over:
+        if response.complete:
             self.usable = False
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._garbled(response)
-        if response.complete:
-            return  # whoever waits was told
+            self._garbled(response, len(data))
         tap = response.tap
+        # Whoever waits for an answer that is complete was told, and has no tap any more.
         if tap is None or not tap.takes(self._pieces):
             self._received(response, len(data))
 
     def _received(self, response: Response, size: int) -> None:
-        """What was read brought this to an answer that goes on; nothing of it passed a tap."""
+        """What was read brought this to an answer; nothing of it passed a tap."""
+        if response.complete:
+            return
         pieces = self._pieces
         if not pieces:
             if not response.framing_grows(size):
                 self.usable = False
             return
-        response.take(pieces)
+        response.take(pieces, size)
         response.wake()
         if response.full and not self._paused:
             self._paused = True
             self._transport.pause_reading()
 
-    def _garbled(self, response: Response) -> None:
+    def _garbled(self, response: Response, size: int) -> None:
         self.usable = False
         if not response.complete:
-            response.take(self._pieces)
+            response.take(self._pieces, size)
         response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
         response.wake()
 
@@ -350,8 +353,14 @@ class Connection(asyncio.Protocol):
         self.usable = False
         self._look_at(math.inf)
         self._client.forget(self)
-        if self._response is not None:
-            self._response.lost()
+        response = self._response
+        if response is None:
+            return
+        # The last answer's end stands there until the next one begins.
+        stale = _ENDED in self._said and not response.complete
+        if stale:
+            self._client.close_idle()
+        response.lost(HungUp if stale else Disconnected)
 
     def on_headers_complete(self) -> None:
         """The head has come; of one that only says that more will follow, nothing is kept."""
@@ -464,6 +473,11 @@ class Http1:
         self._open.discard(connection)
         with contextlib.suppress(ValueError):
             self.idle.remove(connection)
+
+    def close_idle(self) -> None:
+        """One that was kept turned out to be closed: so are those that were used before it, or soon will be."""
+        for connection in [*self.idle]:
+            connection.close()
 
     async def close(self) -> None:
         """Close every connection; whoever waits for an answer learns that it is cut off."""

@@ -18,7 +18,7 @@ import msgspec
 from yarl import URL
 
 from gateway.backends.backend import ModelCall
-from gateway.backends.http1 import CutOff, HttpFailed
+from gateway.backends.http1 import CutOff, HttpFailed, HungUp
 from gateway.backends.litellm_direct import Direct
 from gateway.backends.litellm_errors import InStream, translate
 from gateway.backends.litellm_exchange import NotSent
@@ -36,7 +36,7 @@ from gateway.chat.parameters import renamed, with_defaults
 from gateway.chat.reasoning import REASONING_CONTENT, encode_with_reasoning
 from gateway.chat.sse import EventTooLarge
 from gateway.config.models import BackendConfig
-from gateway.errors import GatewayError, UpstreamBroken, UpstreamError, UpstreamTimeout
+from gateway.errors import GatewayError, UpstreamBroken, UpstreamError, UpstreamHungUp, UpstreamTimeout
 from gateway.ids import new_call_id
 
 # Fields of a request that litellm knows as OpenAI's own. Everything else a client sends goes into the provider's body and
@@ -313,5 +313,6 @@ class LitellmBackend:
         if isinstance(error, CutOff):
             return UpstreamBroken(f"The answer of `{call.model}` was cut off.")
         if isinstance(error, HttpFailed):
-            return UpstreamError(f"The connection to the upstream of `{call.model}` failed.")
+            failed = UpstreamHungUp if isinstance(error, HungUp) else UpstreamError
+            return failed(f"The connection to the upstream of `{call.model}` failed.")
         return translate(error, model=call.model, secrets=self._secrets)

@@ -14,7 +14,7 @@ import msgspec
 from yarl import URL
 
 from gateway.backends.backend import ModelCall
-from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, NotHttp, Response
+from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, HungUp, NotHttp, Response
 from gateway.backends.reading import (
     ANSWER_BYTES,
     NO_STREAM,
@@ -42,7 +42,15 @@ from gateway.chat.reasoning import REASONING_CONTENT, encode_with_reasoning, mis
 from gateway.chat.sse import ErrorEvent, EventTooLarge
 from gateway.chat.surrogates import SurrogateJoiner
 from gateway.config.models import BackendConfig
-from gateway.errors import ConfigError, GatewayError, Problem, UpstreamBroken, UpstreamError, UpstreamTimeout
+from gateway.errors import (
+    ConfigError,
+    GatewayError,
+    Problem,
+    UpstreamBroken,
+    UpstreamError,
+    UpstreamHungUp,
+    UpstreamTimeout,
+)
 from gateway.ids import new_call_id
 
 # Providers that differ only by where they are, and by how exactly they speak.
@@ -169,23 +177,25 @@ class NativeBackend:
             try:
                 response = await self._begin_stream(call, request, response, first_by)
                 content = await self._stream_of(response, call, first_by)
-                while not reading.over:
+                while True:
                     tapped = tap.is_open and content is response and reading.parser.between and not reading.finished
                     data = await (response.readany(until, tap.ready()) if tapped else content.readany(until))
                     tap.left_bytes -= len(data)
                     if tap.left_bytes < 0:
                         raise UpstreamBroken(f"`{call.model}` sent a stream of more than {_STREAM_BYTES} bytes.")
                     batch = Tapped()
-                    batch.tap = tap
                     failure = self._read(data, reading, batch, call)
                     if batch:
+                        batch.tap = None if reading.finished else tap
                         yield batch
                     if failure is not None:
                         raise failure
-                    heard = tap.hear()
-                    until = tap.until if reading.said else first_by  # comments are no first token
+                    if reading.over:
+                        break
+                    more_by = tap.hear()
+                    until = more_by if reading.said else first_by  # comments are no first token
                     if reading.finished:
-                        until = min(until, heard + _AFTER_FINISH_S)
+                        until = min(until, tap.heard + _AFTER_FINISH_S)
                 await _read_end(content)
             except EventTooLarge as error:
                 raise UpstreamBroken(f"`{call.model}` sent {error}.") from error
@@ -211,10 +221,15 @@ class NativeBackend:
         done = b"[DONE]" in payloads
         if done:
             payloads = payloads[: payloads.index(b"[DONE]")]
-        reading.said = reading.said or bool(payloads)
-        failure = self._take_all(payloads, reading, batch, call)
+        failure: GatewayError | None = None
+        if payloads:
+            reading.said = True
+            failure = self._take_all(payloads, reading, batch, call)
         reading.over = done or not data
-        if failure is None and reading.over and not (reading.finished or (done and reading.begun)):
+        if failure is None and reading.over and not reading.finished:
+            if done and reading.begun:
+                # The end mark says that it is whole; whoever holds something back waits for a reason.
+                return self._take_all(reading.missing_end(), reading, batch, call)
             words = "was cut off" if reading.begun else "is empty"
             failure = UpstreamBroken(f"The answer of `{call.model}` {words}.")
         return failure
@@ -458,7 +473,8 @@ class NativeBackend:
         if isinstance(error, NotHttp):
             return UpstreamBroken(f"The upstream of `{call.model}` answered with something that is not HTTP.")
         if isinstance(error, Disconnected):
-            return UpstreamError(f"The upstream of `{call.model}` closed the connection without an answer.")
+            failed = UpstreamHungUp if isinstance(error, HungUp) else UpstreamError
+            return failed(f"The upstream of `{call.model}` closed the connection without an answer.")
         return UpstreamError(f"The upstream of `{call.model}` cannot be reached.")
 
 

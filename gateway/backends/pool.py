@@ -6,10 +6,9 @@ Knows when an answer may begin anew: as long as the client has seen nothing of i
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Final
 
 import msgspec
@@ -23,6 +22,7 @@ from gateway.chat.answer import Answer
 from gateway.chat.chunk import Chunk
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
+from gateway.deadlines import Deadlines
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.observe.events import Recorder
 from gateway.observe.metrics import BackendStanding
@@ -81,6 +81,7 @@ class Pool:
         self._own = self._tiers[:1]
         self._only, self._first_model = self._tiers[0].only, self._tiers[0].model
         self._clock = clock
+        self._deadlines = Deadlines()
         self._dice = dice or random.Random()  # noqa: S311 - spreads load, keeps no secret
         members = [member for tier in tiers for member in tier.members]
         able = [member.backend.config.capabilities for member in members]
@@ -188,10 +189,11 @@ class Pool:
                             yield PoolBatch(batch, name, model, number, batch.tap if type(batch) is Tapped else None)
                             continue
                         held += batch
-                        if _has_content(batch) or await self._content_follows(batches, held, attempt):
+                        last = batch if _has_content(batch) else await self._content_follows(batches, held, attempt)
+                        if last is not None:
                             attempt.began(now())
                         begun = True
-                        yield PoolBatch(held, name, model, number)
+                        yield PoolBatch(held, name, model, number, last.tap if type(last) is Tapped else None)
                 finally:
                     await batches.aclose()
                 attempt.answered(now(), streamed=True)
@@ -231,19 +233,19 @@ class Pool:
 
     async def _content_follows(
         self, batches: AsyncGenerator[Sequence[Chunk], None], held: list[Chunk], attempt: Attempt
-    ) -> bool:
-        """Read on behind a beginning that says nothing, up to the first content; whether there was any.
+    ) -> Sequence[Chunk] | None:
+        """Read on behind a beginning that says nothing, up to the first content; the batch that brought it, None without any.
 
         Until something comes the adapter bounds the wait, and the deadline is kept by it and by the turn.
         """
         limit_s = attempt.backend.config.first_token_timeout_s
         left_s = limit_s - (self._clock.monotonic() - attempt.started)
-        async with asyncio.timeout(left_s if limit_s < attempt.call.timeout_s else None):
+        with self._deadlines.within(left_s) if limit_s < attempt.call.timeout_s else nullcontext():
             async for batch in batches:
                 held += batch
                 if _has_content(batch):
-                    return True
-        return False
+                    return batch
+        return None
 
 
 async def _veiled(call: ModelCall, attempt: Attempt, record: Recorder) -> tuple[ModelCall, Veil | None]:

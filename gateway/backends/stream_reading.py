@@ -18,6 +18,7 @@ from gateway.chat.surrogates import SurrogateJoiner
 
 # Chunks that are read one by one before it is looked how they look.
 _FEW: Final = 2
+_END: Final = b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
 
 
 class StreamReading:
@@ -79,8 +80,8 @@ class StreamReading:
             chunks += read
             start += len(read)
             few *= 4
-            # Of servers that tell each second apart, the form is what it was last.
-            if runs.learn(read[-1]) and (found := runs.scan(payloads, start - 1)) is not None:
+            # Of servers that tell each second apart, the form is what it was last. The one it was learned from begins a run.
+            if runs.learn(read[-1]) and start < size and (found := runs.scan(payloads, start - 1)) is not None:
                 if found[1] > start:
                     few = _FEW
                 chunks[-1], start = found
@@ -94,6 +95,10 @@ class StreamReading:
         if choices := chunk.fields.choices:
             self.begun = True
             self._end(choices)
+
+    def missing_end(self) -> list[bytes]:
+        """The chunk that would have ended the answer; none where it has several choices: some servers give fewer than were wanted."""
+        return [_END] if self._wanted == 1 else []
 
     def _end(self, choices: Sequence[ChunkChoice]) -> None:
         """The answer is complete when each of its choices has ended."""

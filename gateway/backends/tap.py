@@ -104,9 +104,9 @@ class Tap:
         return min(self.heard + self._idle_s, self._end)
 
     def hear(self) -> float:
-        """What came was read: the silence begins now. The loop's time."""
-        self._heard = self._now()
-        return self._heard
+        """What came was read: the silence begins now. See `until`."""
+        heard = self._heard = self._now()
+        return min(heard + self._idle_s, self._end)
 
     def open(self, straight: Straight, notes: Callable[[TextName], Callable[[str], object]]) -> None:
         """From now on, what arrives may be sent at once.
@@ -164,7 +164,7 @@ class Tap:
 
 
 class Tapped(list[Chunk]):
-    """Chunks that arrived together, of a stream that has a tap."""
+    """Chunks that arrived together, of a stream that has a tap: while more than its end is to come, this."""
 
     __slots__ = ("tap",)
-    tap: Tap
+    tap: Tap | None

@@ -23,9 +23,12 @@ class SseParser:
 
     Args:
         limit_bytes: largest event that is held back while it is incomplete.
+
+    Attributes:
+        between: whether something came, and all of it was whole events: what comes next begins another one.
     """
 
-    __slots__ = ("_held", "_held_bytes", "_limit", "_skip_lf", "_start", "_tail")
+    __slots__ = ("_held", "_held_bytes", "_limit", "_skip_lf", "_start", "_tail", "between")
 
     def __init__(self, limit_bytes: int = 16 * 1024 * 1024) -> None:
         self._tail = b""
@@ -35,6 +38,7 @@ class SseParser:
         self._limit = limit_bytes
         self._skip_lf = False
         self._start = True
+        self.between = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Payloads of the events that `data` completes.
@@ -42,6 +46,19 @@ class SseParser:
         Raises:
             EventTooLarge: an unfinished event is larger than the limit.
         """
+        # The common case: whole events of one line each, behind nothing or behind others.
+        if (self.between or (self._start and not self._tail)) and data.startswith(b"data: ") and data.endswith(b"\n\n"):
+            events = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(events) and b"\r" not in data:
+                self._start = False
+                self.between = True
+                return events
+        events = self._pieced(data)
+        self.between = not (self._tail or self._held or self._skip_lf or self._start)
+        return events
+
+    def _pieced(self, data: bytes) -> list[bytes]:
+        """The same, for whatever comes."""
         if self._start:
             data = self._tail + data
             self._tail = b""
@@ -65,9 +82,6 @@ class SseParser:
         if self._held:
             self._tail = b"".join((self._tail, *self._held))
             self._held, self._held_bytes = [], 0
-        # The common case.
-        if not self._tail and data.startswith(b"data: ") and data.endswith(b"\n\n") and (events := _plain(data)):
-            return events
         blocks = (self._tail + data).split(b"\n\n") if self._tail else data.split(b"\n\n")
         self._tail = blocks.pop()
         self._check(len(self._tail))
@@ -79,11 +93,6 @@ class SseParser:
                 events.append(payload)
         return events
 
-    @property
-    def between(self) -> bool:
-        """Whether all that came was whole events: what comes next begins another one."""
-        return not (self._tail or self._held or self._skip_lf or self._start)
-
     def close(self) -> list[bytes]:
         """The last event, where the stream ended without the blank line behind it."""
         block = b"".join((self._tail, *self._held))
@@ -94,12 +103,6 @@ class SseParser:
     def _check(self, size: int) -> None:
         if size > self._limit:
             raise EventTooLarge(f"an event of more than {self._limit} bytes")
-
-
-def _plain(data: bytes) -> list[bytes]:
-    """The events of bytes that hold whole ones of one line each; none where they hold anything else."""
-    events = data[6:-2].split(b"\n\ndata: ")
-    return events if data.count(b"\n") == 2 * len(events) else []
 
 
 def _payload(block: bytes) -> bytes | None:

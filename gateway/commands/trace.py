@@ -16,7 +16,7 @@ from gateway.errors import ConfigError, StoreUnavailable
 from gateway.observe.replay import replay
 from gateway.settings import Settings
 from gateway.store.sql import SqlStore
-from gateway.store.store import TraceRow
+from gateway.store.trace_records import TraceRow, TraceSummary
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"There is no trace {arguments.id!r}.", file=sys.stderr)
         return 1
     if arguments.json:
-        fields: dict[str, Any] = msgspec.to_builtins(row)
+        fields: dict[str, Any] = msgspec.structs.asdict(row.summary)
         fields = {"id": fields.pop("trace_id"), "object": "trace", **fields}
         fields["events"] = msgspec.json.decode(row.events) if row.events else []
         print(msgspec.json.encode(fields).decode())
@@ -50,7 +50,7 @@ async def _find(arguments: argparse.Namespace, settings: Settings) -> TraceRow |
         found["trace_id"] = found.pop("id")
         events = msgspec.json.encode(found.pop("events"))
         found.pop("object", None)
-        return TraceRow(**found, events=events)
+        return TraceRow(TraceSummary(**found), events)
     config_path, routes_path = paths_of(arguments, settings)
     store = SqlStore(load(config_path, routes_path, settings).config.storage.database)
     try:

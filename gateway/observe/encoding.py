@@ -1,4 +1,4 @@
-"""Events as JSON, and a trace's summary as a row.
+"""Events as JSON, and what sums a trace up.
 
 Knows what may be captured. Does not know where it is kept.
 """
@@ -15,7 +15,7 @@ from gateway.observe.events import Event, Recorder
 from gateway.observe.masked import is_touched, masked_events
 from gateway.observe.redaction import Redactor
 from gateway.security.masking.messages import Conversation
-from gateway.store.store import TraceRow
+from gateway.store.trace_records import TraceRow, TraceSummary
 
 Content = Literal["masked", "none"]
 
@@ -41,8 +41,8 @@ LAST: Final = frozenset(
     {"turn.finished", "turn.failed", "turn.cancelled", "request.refused", "approval.executed", "compensation.ended"}
 )
 
-# What a row says of what the last event says: its fields between times and events.
-_IN_ROW: Final = TraceRow.__struct_fields__[4:-1]
+# What a summary says of what the last event says: its fields behind the times.
+_IN_SUMMARY: Final = TraceSummary.__struct_fields__[4:]
 _NOTHING: Final = Event(0, "turn.failed", 0.0, {})
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=repr)
@@ -98,32 +98,38 @@ def trace_row(
     encoded = encode_events(events, content, redactor)
     if private is not None and is_touched(private, encoded):
         encoded = masked_events(private, encoded)
+    return TraceRow(summary_of(trace), encoded)
+
+
+def summary_of(trace: Recorder) -> TraceSummary:
+    """What a trace says of its turn without its events."""
+    events = trace.events
     first, last = (events[0], events[-1]) if events else (_NOTHING, _NOTHING)
     if last.type == "turn.finished":
-        return answered_row(trace, encoded)
-    said: Iterable[Any] = map((last if last.type in LAST else _NOTHING).data.get, _IN_ROW)
-    return _completed(TraceRow(trace.trace_id, trace.owner, first.at, last.at, *said, encoded))  # type: ignore[call-arg]  # `said` has 12
+        return answered_summary(trace)
+    said: Iterable[Any] = map((last if last.type in LAST else _NOTHING).data.get, _IN_SUMMARY)
+    return _completed(TraceSummary(trace.trace_id, trace.owner, first.at, last.at, *said))
 
 
-def answered_row(trace: Recorder, encoded: bytes) -> TraceRow:
-    """The row of a turn that was answered, whose last event says everything; its events are `encoded`."""
+def answered_summary(trace: Recorder) -> TraceSummary:
+    """The same of a turn that was answered, whose last event says everything."""
     events = trace.events
     last = events[-1]
-    said: Iterable[Any] = map(last.data.get, _IN_ROW)
-    return TraceRow(trace.trace_id, trace.owner, events[0].at, last.at, *said, encoded)  # type: ignore[call-arg]  # `said` has 12
+    said: Iterable[Any] = map(last.data.get, _IN_SUMMARY)
+    return TraceSummary(trace.trace_id, trace.owner, events[0].at, last.at, *said)
 
 
-def _completed(row: TraceRow) -> TraceRow:
-    """The row with what its trace does not say."""
-    key, _, user = row.owner.partition("/")
+def _completed(summary: TraceSummary) -> TraceSummary:
+    """The summary with what its trace does not say."""
+    key, _, user = summary.owner.partition("/")
     return msgspec.structs.replace(
-        row,
-        key=row.key or key,
-        user=row.user or user or None,
-        status=row.status or 500,
-        seconds=row.seconds or row.finished_at - row.started_at,
-        prompt_tokens=row.prompt_tokens or 0,
-        completion_tokens=row.completion_tokens or 0,
+        summary,
+        key=summary.key or key,
+        user=summary.user or user or None,
+        status=summary.status or 500,
+        seconds=summary.seconds or summary.finished_at - summary.started_at,
+        prompt_tokens=summary.prompt_tokens or 0,
+        completion_tokens=summary.completion_tokens or 0,
     )
 
 

@@ -12,28 +12,29 @@ from typing import Any, Final
 
 from gateway.observe.encoding import decode_events
 from gateway.observe.events import Event
-from gateway.store.store import TraceRow
+from gateway.store.trace_records import TraceRow
 
 _WIDTH: Final = 160
 
 
 def replay(row: TraceRow, *, width: int = _WIDTH) -> str:
     """The turn, step by step; texts are cut to `width` characters."""
-    began = datetime.fromtimestamp(row.started_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    route = f"route {row.route or '-'} ({row.strategy or '-'})"
-    served = f"model {row.model or '-'}  backend {row.backend or '-'}  version {row.version or '-'}"
+    turn = row.summary
+    began = datetime.fromtimestamp(turn.started_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    route = f"route {turn.route or '-'} ({turn.strategy or '-'})"
+    served = f"model {turn.model or '-'}  backend {turn.backend or '-'}  version {turn.version or '-'}"
     lines = [
-        f"trace {row.trace_id}  {began}  status {row.status}  {row.seconds:.3f} s",
-        f"owner {row.owner}  {route}  {served}",
+        f"trace {turn.trace_id}  {began}  status {turn.status}  {turn.seconds:.3f} s",
+        f"owner {turn.owner}  {route}  {served}",
         "",
     ]
     for event in decode_events(row.events):
-        offset = f"{(event.at - row.started_at) * 1000:9.1f} ms"
+        offset = f"{(event.at - turn.started_at) * 1000:9.1f} ms"
         text = [_cut(line, width) for line in _told(event, width)]
         lines.append(f"{offset}  {event.type:<17} {text[0]}".rstrip())
         lines += [f"{'':12}  {'':17} {line}" for line in text[1:]]
     lines.append("")
-    lines.append(f"{row.prompt_tokens} prompt tokens, {row.completion_tokens} completion tokens")
+    lines.append(f"{turn.prompt_tokens} prompt tokens, {turn.completion_tokens} completion tokens")
     return "\n".join(map(_printable, lines))
 
 

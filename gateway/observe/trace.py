@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, Protocol
 
 import msgspec
@@ -17,12 +17,13 @@ import structlog
 
 from gateway.clock import Clock
 from gateway.config.models import TracesConfig
-from gateway.errors import StoreUnavailable
-from gateway.observe.encoding import answered_row, encode_events, trace_row
+from gateway.errors import NotStorable, StoreUnavailable
+from gateway.observe.encoding import answered_summary, encode_events, trace_row
 from gateway.observe.events import Recorder
 from gateway.observe.redaction import Redactor
 from gateway.security.masking.messages import Conversation
-from gateway.store.store import Store, TraceRow
+from gateway.store.store import Store
+from gateway.store.trace_records import TraceBatch, TraceRow, TraceSummary, batches_of
 
 # What may wait to be written: traces, and characters of their requests.
 MAX_WAITING: Final = 5000
@@ -33,10 +34,10 @@ GATHER_S: Final = 1.0
 _MANY: Final = 1000
 # The owner of requests whose caller is unknown. They are counted and logged; kept, anybody could fill the disk.
 NOBODY: Final = "-"
-# Traces of one transaction.
-_BATCH: Final = 512
-# Traces after which somebody looks again at how much waits.
-_LOOK: Final = 100
+# Bytes of one transaction's events, unless one batch holds more.
+_WRITTEN: Final = 4_000_000
+# Traces that wait one by one; so many are made a batch, and somebody looks again at how much waits.
+_BATCH: Final = 100
 # Characters of a trace beside its messages, and of one that is encoded on the spot.
 _LEAST: Final = 2000
 _SMALL: Final = 50_000
@@ -71,12 +72,14 @@ class TraceWriter:
         self._max_waiting = max_waiting
         self._many = max(1, min(_MANY, max_waiting // 2))
         self._gather_s = gather_s
-        # What waits: rows, and what is still to be encoded or has private values to keep.
-        self._rows: list[TraceRow] = []
+        # What waits: traces whose summaries and events are still apart, batches of them, and what is still to be encoded or has
+        # private values to keep.
+        self._summaries: list[TraceSummary] = []
+        self._events: list[bytes] = []
+        self._batches: list[TraceBatch] = []
         self._others: list[_Other] = []
-        # Of all that waits or is being written, but for rows behind the first so many; and the number of rows at which to look again.
+        # Of all that waits or is being written, but for those that are in no batch yet; and how many of these are to become one.
         self._characters = 0
-        self._counted = 0
         self._look_at = 0
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -106,17 +109,21 @@ class TraceWriter:
         """Queue one trace; drop it where the queue is full. Never waits, never raises."""
         if trace.owner == NOBODY or (self._thins and not _sampled(trace.trace_id, self._config.sample)):
             return
-        rows = self._rows
-        if len(rows) >= self._look_at and not self._has_room():
-            self.dropped += 1
-            return
+        summaries = self._summaries
+        if len(summaries) >= self._look_at:
+            self._pack()
+            if not self._has_room():
+                self.dropped += 1
+                return
         events = trace.events
         if trace.private is None and events[-1].type == "turn.finished":
             try:
                 # The request is what can be large.
                 if sum(map(len, events[0].data["messages"])) <= _SMALL:
                     # At once: while it is warm it costs half, and the turn's objects die young.
-                    rows.append(answered_row(trace, encode_events(events, self._content, self._redactor)))
+                    encoded = encode_events(events, self._content, self._redactor)
+                    summaries.append(answered_summary(trace))
+                    self._events.append(encoded)
                     return
             except Exception:  # noqa: BLE001, S110 - whoever writes it tries again, and tells
                 pass
@@ -132,34 +139,55 @@ class TraceWriter:
         if self._characters + size > MAX_CHARACTERS or not self._has_room():
             self.dropped += 1
             return
-        what: Recorder | TraceRow = trace
+        row: TraceRow | None = None
         # What is private is looked for in a thread.
         if size <= _SMALL and (private is None or not private.masking.known):
             with contextlib.suppress(Exception):  # as above
-                what = trace_row(trace, self._content, self._redactor, private)
-        self._others.append(_Other(size, what, private))
+                row = trace_row(trace, self._content, self._redactor, private)
+        self._others.append(_Other(size, trace, row, private))
         self._characters += size
 
     def _has_room(self) -> bool:
         """Whether more may wait. Rouses whoever writes."""
-        count = len(self._rows) + len(self._others)
-        self._count()
+        count = self._waiting()
         if count >= self._max_waiting or self._characters > MAX_CHARACTERS:
+            self._look_at = 0
             return False
-        self._look_at = len(self._rows) + min(_LOOK, self._many, self._max_waiting - count)
+        self._look_at = min(_BATCH, self._many, self._max_waiting - count)
         self._wake.set()
         if count >= self._many or self._characters > MAX_CHARACTERS // 2:
             self._hurry.set()
         return True
 
-    def _count(self) -> None:
-        """Count the characters of rows that are not counted yet."""
-        self._characters += _size_of(self._rows[self._counted :])
-        self._counted = len(self._rows)
+    def _waiting(self) -> int:
+        return sum(batch.count for batch in self._batches) + len(self._summaries) + len(self._others)
+
+    def _pack(self) -> None:
+        """Make batches of the traces that wait one by one."""
+        if self._summaries:
+            batches = self._batches_of(self._summaries, self._events)
+            self._characters += sum(map(_size_of, batches))
+            self._batches += batches
+            # Emptied, not replaced: who adds holds them.
+            self._summaries.clear()
+            self._events.clear()
+
+    def _batches_of(self, summaries: Sequence[TraceSummary], events: Sequence[bytes]) -> list[TraceBatch]:
+        """Batches of these. A trace that nobody can write is dropped, and its neighbours are not."""
+        try:
+            return batches_of(summaries, events)
+        except Exception:  # noqa: BLE001 - as in `_keep`
+            if len(summaries) == 1:
+                self._cannot_be_written(summaries[0].trace_id)
+                return []
+            return [
+                batch for one in zip(summaries, events, strict=True) for batch in self._batches_of(one[:1], one[1:])
+            ]
 
     async def flush(self, timeout_s: float = 5) -> bool:
         """Wait until everything queued by now is kept or dropped; False where that takes longer than `timeout_s`."""
-        goal = self._taken + len(self._rows) + len(self._others)
+        self._pack()
+        goal = self._taken + self._waiting()
         if self._done >= goal:
             return True
         self._hurry.set()
@@ -180,9 +208,9 @@ class TraceWriter:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         self._task = None
-        self.dropped += len(self._rows) + len(self._others)
-        self._rows.clear()
-        self._others.clear()
+        self.dropped += self._waiting()
+        for waiting in (self._summaries, self._events, self._batches, self._others):
+            waiting.clear()
 
     async def _run(self) -> None:
         while True:
@@ -192,23 +220,25 @@ class TraceWriter:
             self._hurry.clear()
             # What comes while these are written gathers anew: written at once, it would be a few at a time for as long as more come.
             await self._write()
-            if not self._rows and not self._others:
+            if not self._waiting():
                 self._wake.clear()
 
     async def _write(self) -> None:
         """Write what waits by now."""
-        rows, others = self._rows, self._others
-        count, size = len(rows) + len(others), _size_of(rows) + sum(other.size for other in others)
-        self._count()
-        self._rows, self._others, self._counted, self._look_at = [], [], 0, 0
+        self._pack()
+        count, batches, others = self._waiting(), self._batches, self._others
+        size = sum(map(_size_of, batches)) + sum(other.size for other in others)
+        self._batches, self._others, self._look_at = [], [], 0
         self._taken += count
         lost_before, written_before = self.dropped, self.written
         try:
             if others:
-                # Of two traces of one turn the later is to stay.
-                rows = sorted([*rows, *await self._read(others)], key=_finished_at)
-            for start in range(0, len(rows), _BATCH):
-                await self._keep(rows[start : start + _BATCH])
+                rows = await self._read(others)
+                batches += self._batches_of([row.summary for row in rows], [row.events for row in rows])
+            while batches:
+                fitting = 1 + sum(total <= _WRITTEN for total in accumulate(batch.size for batch in batches[1:]))
+                await self._keep(batches[:fitting])
+                del batches[:fitting]
         except asyncio.CancelledError:
             self.dropped = lost_before + count - (self.written - written_before)
             raise
@@ -231,25 +261,38 @@ class TraceWriter:
             return []
         except Exception:  # noqa: BLE001 - as in `_keep`
             if len(others) == 1:
-                self._cannot_be_written(others[0].what.trace_id)
+                self._cannot_be_written(others[0].trace.trace_id)
                 return []
             return [row for other in others for row in await self._read([other])]
         return rows
 
-    async def _keep(self, rows: list[TraceRow]) -> None:
+    async def _keep(self, batches: list[TraceBatch]) -> None:
+        count = sum(batch.count for batch in batches)
         try:
-            await self._store.traces.add(rows)
-            self.written += len(rows)
+            await self._store.traces.add(batches)
+            self.written += count
             self._failing = False
         except StoreUnavailable as error:
-            self._lost(len(rows), error)
+            if not isinstance(error, NotStorable):
+                self._lost(count, error)
+                return
+            await self._keep_apart(batches)
         except Exception:  # noqa: BLE001 - as the next line says
             # The task's outermost handler: a trace that can't be written must end neither the writing nor its neighbours.
-            if len(rows) == 1:
-                self._cannot_be_written(rows[0].trace_id)
-                return
-            for row in rows:
-                await self._keep([row])
+            await self._keep_apart(batches)
+
+    async def _keep_apart(self, batches: list[TraceBatch]) -> None:
+        """Keep these one by one, down to their traces."""
+        if len(batches) > 1:
+            for batch in batches:
+                await self._keep([batch])
+            return
+        rows = batches[0].rows()
+        if len(rows) == 1:
+            self._cannot_be_written(rows[0].summary.trace_id)
+            return
+        for row in rows:
+            await self._keep(batches_of([row.summary], [row.events]))
 
     def _cannot_be_written(self, trace_id: str) -> None:
         self.dropped += 1
@@ -263,9 +306,6 @@ class TraceWriter:
         self._failing = True
 
 
-_events_of, _finished_at = attrgetter("events"), attrgetter("finished_at")
-
-
 class KeepsValues(Protocol):
     """Where what placeholders stand for is kept."""
 
@@ -275,27 +315,25 @@ class KeepsValues(Protocol):
 
 
 class _Other(msgspec.Struct, frozen=True):
-    """A trace that waits and is not just a row: encoded already, or as it is."""
+    """A trace of which more is to be found out: encoded already, or as it is."""
 
     size: int
-    what: TraceRow | Recorder
+    trace: Recorder
+    row: TraceRow | None
     private: Conversation | None
 
 
-def _size_of(rows: list[TraceRow]) -> int:
-    """Characters of these rows, without a step for each."""
-    return _LEAST * len(rows) + sum(map(len, map(_events_of, rows)))
+def _size_of(batch: TraceBatch) -> int:
+    """What a batch counts of the characters that may wait."""
+    return _LEAST * batch.count + batch.size
 
 
 def _rows_of(others: list[_Other], config: TracesConfig, redactor: Redactor | None) -> list[TraceRow]:
-    return [
-        each.what if isinstance(each.what, TraceRow) else trace_row(each.what, config.content, redactor, each.private)
-        for each in others
-    ]
+    return [each.row or trace_row(each.trace, config.content, redactor, each.private) for each in others]
 
 
 def _values(others: list[_Other]) -> list[tuple[str, Mapping[str, str]]]:
-    return [(each.what.owner, each.private.masking.values) for each in others if each.private is not None]
+    return [(each.trace.owner, each.private.masking.values) for each in others if each.private is not None]
 
 
 def _sampled(trace_id: str, share: float) -> bool:

@@ -33,8 +33,8 @@ _NO_TRANSACTION: Final = "no_transaction"
 # tries at the right moment wins: with several workers on a slow disk the unlucky one needs patience.
 _BUSY_MS: Final = 15_000
 _WAL: Final = "PRAGMA journal_mode = WAL"
-# Bytes of a new file's pages; an existing file keeps its own. A trace is some 5 KB: in pages of 4 KB nearly each has pages of its
-# own, and two thirds more CPU goes into moving them.
+# Bytes of a new file's pages; an existing file keeps its own. Traces come in blocks of hundreds of kilobytes: in pages of 4 KB nearly twice as much CPU goes into
+# moving them. In pages of 64 KB a third less would, and every small transaction would move 64 KB.
 _PAGE_BYTES: Final = 16_384
 # Bytes of the log between checkpoints: moving pages into the file is half the cost of keeping traces.
 _LOG_BYTES: Final = 40_960_000

@@ -11,7 +11,8 @@ from gateway.store.memory_keys import MemoryKeys, MemoryUsage
 from gateway.store.memory_responses import MemoryConversations, MemoryResponses
 from gateway.store.memory_turns import MemoryEffects, MemoryHidden, MemoryTurns
 from gateway.store.memory_values import MemoryValues
-from gateway.store.store import JournalEntry, TraceRow
+from gateway.store.store import JournalEntry
+from gateway.store.trace_records import TraceBatch, TraceRow, TraceSummary
 
 
 class MemoryTraces:
@@ -20,41 +21,43 @@ class MemoryTraces:
     def __init__(self) -> None:
         self._rows: dict[str, TraceRow] = {}
 
-    async def add(self, rows: Sequence[TraceRow]) -> None:
+    async def add(self, batches: Sequence[TraceBatch]) -> None:
         """Keep these."""
-        self._rows.update({row.trace_id: row for row in rows})
+        for row in (row for batch in batches for row in batch.rows()):
+            known = self._rows.get(row.summary.trace_id)
+            if known is None or known.summary.finished_at <= row.summary.finished_at:
+                self._rows[row.summary.trace_id] = row
 
     async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
         """The trace of this trace id, request id or response id."""
-        wanted = id.removeprefix("req_")
-        found = [row for row in self._sorted(owner) if row.trace_id == wanted or row.response_id == id]
+        found = [row for row in self._sorted(owner) if row.summary.is_called(id)]
         return found[0] if found else None
 
-    async def newest(self, owner: str | None, *, limit: int, after: str | None = None) -> Sequence[TraceRow]:
+    async def newest(self, owner: str | None, *, limit: int, after: str | None = None) -> Sequence[TraceSummary]:
         """The newest first."""
-        rows = self._sorted(owner)
+        rows = [row.summary for row in self._sorted(owner)]
         if after is not None:
             places = [index for index, row in enumerate(rows) if row.trace_id == after]
             rows = rows[places[0] + 1 :] if places else []
-        return [msgspec.structs.replace(row, events=b"") for row in rows[:limit]]
+        return rows[:limit]
 
     async def prune(self, *, before: float, max_bytes: int) -> int:
         """Forget the old ones and the oldest beyond the size."""
         kept: dict[str, TraceRow] = {}
         total = 0
         for row in self._sorted(None):
-            if row.started_at < before:
+            if row.summary.started_at < before:
                 continue
             total += len(row.events)
             if total <= max_bytes:
-                kept[row.trace_id] = row
+                kept[row.summary.trace_id] = row
         gone = len(self._rows) - len(kept)
         self._rows = kept
         return gone
 
     def _sorted(self, owner: str | None) -> list[TraceRow]:
-        rows = [row for row in self._rows.values() if owner is None or row.owner == owner]
-        return sorted(rows, key=lambda row: (row.started_at, row.trace_id), reverse=True)
+        rows = [row for row in self._rows.values() if owner in {None, row.summary.owner}]
+        return sorted(rows, key=lambda row: row.summary.place, reverse=True)
 
 
 class MemoryJournal:

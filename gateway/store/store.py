@@ -13,35 +13,10 @@ import msgspec
 
 from gateway.store.key_records import Keys
 from gateway.store.response_records import Conversations, Responses
+from gateway.store.trace_records import Traces
 from gateway.store.turn_records import Effects, Hidden, Turns
 from gateway.store.usage_records import Usages
 from gateway.store.value_records import PrivateValues
-
-
-class TraceRow(msgspec.Struct, frozen=True):
-    """A finished turn.
-
-    Times are seconds since the epoch, `seconds` is how long it took. `events` is the JSON list of its events; empty in
-    lists, where only the rest is read.
-    """
-
-    trace_id: str
-    owner: str
-    started_at: float
-    finished_at: float
-    key: str
-    status: int
-    seconds: float
-    user: str | None = None
-    response_id: str | None = None
-    route: str | None = None
-    model: str | None = None
-    backend: str | None = None
-    strategy: str | None = None
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    version: str | None = None
-    events: bytes = b""
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,26 +34,6 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     position: int = 0
     content: Any
     created_at: float
-
-
-class Traces(Protocol):
-    """Finished turns. Every call raises `StoreUnavailable` where the store cannot be reached."""
-
-    async def add(self, rows: Sequence[TraceRow]) -> None:
-        """Keep these, all or none. One that is kept already is replaced."""
-        ...
-
-    async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word
-        """The trace of this trace id, request id (`req_` and the trace id) or response id; None where there is none."""
-        ...
-
-    async def newest(self, owner: str | None, *, limit: int, after: str | None = None) -> Sequence[TraceRow]:
-        """The newest first, at most `limit`, older than the trace `after`; without their events."""
-        ...
-
-    async def prune(self, *, before: float, max_bytes: int) -> int:
-        """Forget those that began before `before`, and the oldest beyond `max_bytes` of events; how many went."""
-        ...
 
 
 class Journal(Protocol):

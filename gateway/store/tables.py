@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 # The newest migration; a database that names it needs none, and Alembic is not imported.
-HEAD: Final = "0011"
+HEAD: Final = "0012"
 
 metadata: Final = MetaData(
     naming_convention={
@@ -132,31 +132,41 @@ hidden_calls: Final = Table(
     Index(None, "hidden_id"),
 )
 
-# Finished turns. `events` is the JSON list of them, `size` its bytes; times are seconds since the epoch.
-traces: Final = Table(
-    "traces",
+# Finished turns, many in a row: `kept` is JSON of their summaries and of where in `events` each one's JSON list of them stands;
+# `size` is the bytes of those. Times are seconds since the epoch.
+trace_batches: Final = Table(
+    "trace_batches",
     metadata,
-    Column("trace_id", String(32), primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("key", Text, nullable=False),
-    Column("user", Text),
-    Column("response_id", Text),
-    Column("route", Text),
-    Column("model", Text),
-    Column("backend", Text),
-    Column("strategy", Text),
-    Column("status", Integer, nullable=False),
-    Column("started_at", Float, nullable=False),
-    Column("finished_at", Float, nullable=False),
-    Column("seconds", Float, nullable=False),
-    Column("prompt_tokens", Integer, nullable=False),
-    Column("completion_tokens", Integer, nullable=False),
-    Column("version", Text),
+    Column("id", Integer, primary_key=True),
+    Column("first_id", Text, nullable=False),
+    Column("last_id", Text, nullable=False),
+    Column("oldest_at", Float, nullable=False),
+    Column("newest_at", Float, nullable=False),
+    Column("count", Integer, nullable=False),
     Column("size", Integer, nullable=False),
+    Column("kept", LargeBinary, nullable=False),
     Column("events", LargeBinary, nullable=False),
-    Index(None, "response_id"),
-    Index(None, "owner", "started_at"),
-    Index(None, "started_at"),
+    Index(None, "last_id", "first_id"),
+    Index(None, "newest_at"),
+)
+
+# Whose traces a batch holds.
+trace_owners: Final = Table(
+    "trace_owners",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("newest_at", Float, primary_key=True),
+    Column("batch_id", Integer, ForeignKey("trace_batches.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "batch_id"),
+)
+
+# Response ids that do not end with their trace's id: those of turns that joined another.
+trace_names: Final = Table(
+    "trace_names",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("batch_id", Integer, ForeignKey("trace_batches.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "batch_id"),
 )
 
 # Runs: turns that outlive their request. `body` and `caller` are what was asked and by whom, `meta`, `error` and `progress`

@@ -17,6 +17,7 @@ from gateway.approvals.words import pending_message
 from gateway.chat.blocks import Message, Refusal, ToolCall
 from gateway.chat.usage import Usage
 from gateway.clock import Clock
+from gateway.deadlines import Deadlines
 from gateway.errors import AwaitsApproval, GatewayError, ToolFailed, UpstreamBroken, UpstreamTimeout
 from gateway.routing.text import estimate_tokens
 from gateway.tools.courier import Courier, Outcome
@@ -26,7 +27,6 @@ from gateway.turn.asking import asking
 from gateway.turn.confident import confidences_of
 from gateway.turn.context import Turn
 from gateway.turn.continuity import Continuity
-from gateway.turn.deadlines import Deadlines
 from gateway.turn.ending import Ending, TurnResult
 from gateway.turn.joining import JoinElsewhere, Joining
 from gateway.turn.limits import Enough, ToolLimits, time_is_over

@@ -119,7 +119,7 @@ class ModelCalls:
         held: list[Chunk] = []
         view = self._view(turn, state)
         sent = False
-        tokens = _Tokens(wanted=turn.tells_tokens)
+        tokens = _Tokens() if turn.tells_tokens else None
         attempt = 0
         prefer = turn.stays.get(name)
         record.add("round.started", {"round": turn.machine.rounds, "model": name, "backend": prefer})
@@ -147,11 +147,11 @@ class ModelCalls:
                         first = arrived - started
                         attempt = batch.attempt
                         turn.answered_from(name, batch.backend, batch.model)
-                        if turn.first_token_s is None:
-                            turn.first_token_s = first
+                        turn.first_token_s = first if turn.first_token_s is None else turn.first_token_s
                     if turn.offered and turn.client_tools and (ids := call_ids(batch.chunks)):
                         view.taken |= await self._taken(turn, ids)
-                    tokens.take(batch.attempt, batch.chunks)
+                    if tokens is not None:
+                        tokens.take(batch.attempt, batch.chunks)
                     visible = view.feed(batch.chunks)
                     if before is not None and not view.calling:
                         held += visible
@@ -172,7 +172,7 @@ class ModelCalls:
         finally:
             turn.upstream_s += waited
         choices = view.choices() if turn.request.n > 1 else ()
-        said = tuple(tokens.said)
+        said = () if tokens is None else tuple(tokens.said)
         done = _round(asked, view.message(), view.finish_reason, view.usage, choices=choices, tokens=said)
         if done.withheld:
             state.restore(before)
@@ -224,15 +224,12 @@ class ModelCalls:
 class _Tokens:
     """What the attempt that counts has said, token by token, where somebody asks for that."""
 
-    def __init__(self, *, wanted: bool) -> None:
+    def __init__(self) -> None:
         self.said: list[Token] = []
-        self._wanted = wanted
         self._attempt = 0
 
     def take(self, attempt: int, chunks: Sequence[Chunk]) -> None:
         """Take in what arrived."""
-        if not self._wanted:
-            return
         if attempt != self._attempt:
             self._attempt = attempt
             self.said.clear()

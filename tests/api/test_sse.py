@@ -13,16 +13,22 @@ from gateway.turn.stream import end_chunk, whole_chunk
 class Client:
     """The client's side: what was sent, and a way to wait for it."""
 
+    full = False
+
     def __init__(self) -> None:
         self.heads: list[bytes] = []
         self.pieces: list[bytes] = []
         self.over = False
         self._came = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
 
     def begin(self, lines: bytes) -> None:
         self.heads.append(lines)
 
-    async def go_on(self, body: bytes, *, more: bool) -> None:
+    async def room(self) -> None:
+        raise AssertionError("there is room")
+
+    def go_on(self, body: bytes, *, more: bool) -> None:
         assert self.heads
         assert not self.over
         self.pieces.append(body)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from yarl import URL
 
 from gateway.backends import http1
-from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, NotHttp
+from gateway.backends.http1 import CutOff, Disconnected, Http1, HttpFailed, HungUp, NotHttp
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -208,6 +208,41 @@ def test_connection_that_the_server_closed_is_not_asked_over(
 
     run(make_loop, work())
     assert server.connections == 2
+
+
+@_LOOPS
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [(b"", HungUp), (b"H", Disconnected), (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello", CutOff)],
+    ids=["nothing", "a byte", "half an answer"],
+)
+def test_kept_connection_that_is_closed_as_it_is_used_is_told_apart(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], answer: bytes, expected: type[HttpFailed]
+) -> None:
+    talks: set[asyncio.Task[None] | None] = set()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.add(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            for said in (_OK, answer):
+                await reader.readuntil(b"body")
+                writer.write(said)
+                await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        async with asking(talk) as client:
+            # Two that are kept: the one that was not asked over is not trusted any more either.
+            await asyncio.gather(whole(client), whole(client))
+            assert len(client.idle) == 2
+            with pytest.raises(HttpFailed) as caught:
+                await whole(client)
+            assert type(caught.value) is expected
+            assert len(client.idle) == (0 if expected is HungUp else 1)
+            await client.close()
+            await asyncio.wait([talk for talk in talks if talk is not None])
+
+    run(make_loop, work())
 
 
 @_LOOPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +15,11 @@ from gateway.backends.attempts import Tier
 from gateway.backends.backend import ModelCall
 from gateway.backends.choice import Member
 from gateway.backends.pool import Pool, PoolBatch
+from gateway.backends.tap import Tap, Tapped
 from gateway.backends.watched import WatchedBackend
 from gateway.chat.blocks import Image, Message, Text
+from gateway.chat.chunk import Chunk, decode_chunk
+from gateway.chat.scanner import RunScanner
 from gateway.clock import Clock
 from gateway.config.models import BackendConfig, Balance, Capabilities
 from gateway.errors import (
@@ -27,13 +30,14 @@ from gateway.errors import (
     UpstreamBroken,
     UpstreamDenied,
     UpstreamError,
+    UpstreamHungUp,
     UpstreamRefused,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
 from gateway.observe.events import Recorder
 from tests.fakes import HandClock, Script, ScriptedBackend
-from tests.frames import d, f, tc, u
+from tests.frames import Frame, d, f, tc, u
 
 OK = [d({"role": "assistant"}), d({"content": "ok"}), f("stop"), u(1, 1)]
 DOWN = UpstreamError("cannot be reached")
@@ -184,6 +188,54 @@ async def test_each_failure_says_anew_how_long_to_wait_B016() -> None:
     assert 0 <= waits[1] <= 0.25
     assert 1 <= waits[2] <= 1.25
     assert clock.at - started == pytest.approx(sum(waits), abs=0.001)
+
+
+HUNG_UP = UpstreamHungUp("closed")
+
+
+@BOTH
+async def test_kept_connection_that_was_closed_is_no_attempt_the_backend_failed_at(streamed: bool) -> None:
+    b1, clock = named("b1", HUNG_UP, OK), HandClock()
+    only = watched(b1)
+    on = Dispatch([only], clock=clock)
+    started = clock.at
+    assert await on.ask(streamed=streamed) == "b1"
+    assert (len(b1.calls), on.events("attempt.waited"), clock.at) == (2, [], started)
+    assert on.outcomes == [("b1", "unavailable")]
+    for _ in range(9):
+        b1._scripts += [HUNG_UP, OK]
+        assert await on.ask(streamed=streamed) == "b1"
+    assert only.breaker.state(clock.monotonic()) == "closed"
+
+
+@BOTH
+async def test_closed_connection_is_made_up_for_once(streamed: bool) -> None:
+    b1, b2 = named("b1", then=HUNG_UP), named("b2", then=OK)
+    on = Dispatch([watched(b1), watched(b2)], retries=1)
+    assert await on.ask(streamed=streamed) == "b2"
+    assert len(b1.calls) == 3
+    alone = Dispatch([watched(named("b1", then=HUNG_UP))])
+    with pytest.raises(UpstreamHungUp):
+        await alone.ask(streamed=streamed)
+    assert len(alone.outcomes) == 2
+
+
+@BOTH
+async def test_connection_that_is_closed_long_after_it_was_asked_over_was_not_stale(streamed: bool) -> None:
+    clock = HandClock()
+
+    async def late() -> None:
+        clock.at += 1.5
+        raise HUNG_UP
+
+    b1 = named("b1", then=[late])
+    only = watched(b1)
+    on = Dispatch([only], clock=clock)
+    for _ in range(5):
+        with pytest.raises(UpstreamHungUp):
+            await on.ask(streamed=streamed)
+    assert len(b1.calls) == 5
+    assert only.breaker.state(clock.monotonic()) == "open"
 
 
 async def test_nobody_sleeps_for_a_day_B016() -> None:
@@ -503,6 +555,30 @@ async def test_stream_of_which_the_client_saw_nothing_is_begun_anew_under_anothe
     batches = await streamed_batches(on, seen=lambda: False)
     assert (batches[0].backend, batches[0].attempt) == ("b1", 1)
     assert {(batch.backend, batch.attempt) for batch in batches[1:]} == {("b2", 2)}
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "role alone"])
+async def test_first_content_brings_the_tap_of_its_stream(together: bool) -> None:
+    tap = Tap(RunScanner(), lambda: 0.0, idle_s=1, most_s=1, most_bytes=1)
+
+    class TappedBackend(ScriptedBackend):
+        """Says that its stream has a tap, but for its end."""
+
+        async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
+            role, text, *_ = OK
+            self.calls.append(call)
+            for frames in ([role, text],) if together else ([role], [text]):
+                yield _tapped(frames, tap)
+            yield _tapped(OK[2:], None)
+
+    batches = await streamed_batches(Dispatch([watched(TappedBackend(name="b1"))]))
+    assert [(len(batch.chunks), batch.tap) for batch in batches] == [(2, tap), (2, None)]
+
+
+def _tapped(frames: Sequence[Frame], tap: Tap | None) -> Tapped:
+    batch = Tapped([decode_chunk(msgspec.json.encode(frame.payload)) for frame in frames])
+    batch.tap = tap
+    return batch
 
 
 async def test_roles_and_comments_do_not_count_as_a_first_token() -> None:

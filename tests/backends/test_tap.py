@@ -89,7 +89,7 @@ class Client:
                 # A client that is slow to take it.
                 await asyncio.sleep(0)
                 assert isinstance(batch, Tapped)
-                if self._taps and not batch.tap.is_open:
+                if self._taps and batch.tap is not None and not batch.tap.is_open:
                     batch.tap.open(self, self._notes)
 
     def texts(self, form: Form) -> Callable[[bytes], bool] | None:

@@ -14,7 +14,7 @@ from tests.observe.turns import SECRETS, turn
 
 
 def test_the_row_sums_the_turn_up() -> None:
-    row = trace_row(turn(owner="app/eve"))
+    row = trace_row(turn(owner="app/eve")).summary
     assert (row.owner, row.key, row.user, row.status) == ("app/eve", "app", "eve", 200)
     assert (row.route, row.model, row.backend, row.strategy, row.version) == (
         "orders",
@@ -71,4 +71,4 @@ def test_a_trace_without_its_end_has_no_summary_and_counts_as_failed() -> None:
     assert summary(trace) == {}
     trace.events.append(Event(0, "request.received", 5.0, {"model": "x"}))
     assert summary(trace) == {}
-    assert trace_row(trace).status == 500
+    assert trace_row(trace).summary.status == 500

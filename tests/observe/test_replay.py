@@ -53,7 +53,9 @@ def test_a_turn_kept_without_content_still_reads() -> None:
 def test_long_and_hostile_texts_are_cut_to_one_harmless_line() -> None:
     row = trace_row(turn())
     said = "\x1b[2J\x1b[31m\r\n\u202e" + "x" * 10_000
-    events = encode_events([Event(0, "tool.finished", row.started_at, {"name": said, "ok": True, "content": said})])
+    events = encode_events(
+        [Event(0, "tool.finished", row.summary.started_at, {"name": said, "ok": True, "content": said})]
+    )
     text = replay(msgspec.structs.replace(row, events=events), width=100)
     assert "\x1b" not in text
     assert "\u202e" not in text

@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from sqlalchemy import Connection, create_engine, inspect
 
@@ -19,13 +18,11 @@ from gateway.errors import NotStorable, SchemaOld, StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.making_tables import make_tables, migrate
 from gateway.store.sql import SqlStore
-from gateway.store.store import TraceRow
 from gateway.store.tables import HEAD, metadata
 from tests.postgres import Postgres
+from tests.traces import batched, changed, traced
 
-ROW = TraceRow(
-    trace_id="a" * 32, owner="app", key="app", status=200, started_at=1, finished_at=2, seconds=1, events=b"[]"
-)
+ROW = traced()
 
 
 def url(path: Path) -> str:
@@ -121,10 +118,10 @@ def test_migrations_end_where_a_new_database_begins(tmp_path: Path) -> None:
 
 async def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
     store = await opened(tmp_path / "x.db")
-    await store.traces.add([ROW])
+    await store.traces.add(batched(ROW))
     await store.close()
     store = await opened(tmp_path / "x.db")
-    assert await store.traces.get(ROW.trace_id, "app") == ROW
+    assert await store.traces.get(ROW.summary.trace_id, "app") == ROW
     assert await store.upgrade() == HEAD
     await store.close()
 
@@ -154,23 +151,21 @@ async def test_processes_that_start_together_migrate_once(tmp_path: Path) -> Non
     stores = [SqlStore(url(tmp_path / "x.db")) for _ in range(4)]
     await asyncio.wait_for(asyncio.gather(*(store.open() for store in stores)), 60)
     for number, store in enumerate(stores):
-        await store.traces.add(
-            [TraceRow(**{**{n: getattr(ROW, n) for n in ROW.__struct_fields__}, "trace_id": f"{number:032x}"})]
-        )
+        await store.traces.add(batched(traced(f"{number:032x}")))
         await store.close()
     assert ask(tmp_path / "x.db", "SELECT version_num FROM alembic_version") == [(HEAD,)]
-    assert ask(tmp_path / "x.db", "SELECT count(*) FROM traces") == [(4,)]
+    assert ask(tmp_path / "x.db", "SELECT sum(count) FROM trace_batches") == [(4,)]
 
 
 async def test_a_failed_migration_leaves_no_half_of_it(tmp_path: Path) -> None:
     # A table in the way of the second statement: the first must be undone.
     path = tmp_path / "x.db"
-    ask(path, "CREATE TABLE traces (x)")
+    ask(path, "CREATE TABLE memories (x)")
     store = SqlStore(url(path))
     with pytest.raises(StoreUnavailable):
         await store.open()
     await store.close()
-    assert [name for (name,) in ask(path, "SELECT name FROM sqlite_master WHERE type = 'table'")] == ["traces"]
+    assert [name for (name,) in ask(path, "SELECT name FROM sqlite_master WHERE type = 'table'")] == ["memories"]
 
 
 async def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -201,8 +196,8 @@ async def test_a_postgresql_database_is_migrated_by_command_only(postgres_server
     other = SqlStore(url)
     assert set(await asyncio.wait_for(asyncio.gather(store.upgrade(), other.upgrade()), 60)) == {HEAD}
     await store.open()
-    await store.traces.add([ROW])
-    assert await other.traces.get(ROW.trace_id, "app") == ROW
+    await store.traces.add(batched(ROW))
+    assert await other.traces.get(ROW.summary.trace_id, "app") == ROW
     for each in (store, other):
         await each.close()
 
@@ -282,11 +277,11 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 async def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
     store = await opened(tmp_path / "x.db")
-    await store.traces.add([ROW])
+    await store.traces.add(batched(ROW))
     with sqlite3.connect(tmp_path / "x.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
-        other.execute("DELETE FROM traces")
-        found = await asyncio.wait_for(store.traces.get(ROW.trace_id, "app"), 2)
+        other.execute("DELETE FROM trace_batches")
+        found = await asyncio.wait_for(store.traces.get(ROW.summary.trace_id, "app"), 2)
         assert found == ROW
         other.execute("ROLLBACK")
     other.close()
@@ -295,20 +290,20 @@ async def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
 
 async def test_what_is_written_at_once_is_one_transaction(tmp_path: Path) -> None:
     store = await opened(tmp_path / "x.db")
-    await store.traces.add([ROW])
+    await store.traces.add(batched(ROW))
 
     def fails(connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM traces")
+        connection.execute("DELETE FROM trace_batches")
         raise ValueError("in the middle")
 
     with pytest.raises(ValueError, match="in the middle"):
         await store._database.write_at_once(fails)
-    assert await store.traces.get(ROW.trace_id, "app") == ROW
+    assert await store.traces.get(ROW.summary.trace_id, "app") == ROW
     begun, go = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def slow(connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM traces")
+        connection.execute("DELETE FROM trace_batches")
         loop.call_soon_threadsafe(begun.set)
         go.wait(10)
 
@@ -319,8 +314,8 @@ async def test_what_is_written_at_once_is_one_transaction(tmp_path: Path) -> Non
     with pytest.raises(asyncio.CancelledError):
         await writing
     # Its connection is not given to anybody in the middle of it.
-    await store.traces.add([msgspec.structs.replace(ROW, trace_id="b" * 32)])
-    assert await store.traces.get(ROW.trace_id, "app") is None
+    await store.traces.add(batched(traced("b" * 32)))
+    assert await store.traces.get(ROW.summary.trace_id, "app") is None
     assert await store.traces.get("b" * 32, "app") is not None
     with pytest.raises(StoreUnavailable):
         await store._database.write_at_once(lambda connection: connection.execute("DELETE FROM nothing").close())
@@ -330,10 +325,10 @@ async def test_what_is_written_at_once_is_one_transaction(tmp_path: Path) -> Non
 @pytest.mark.parametrize("count", [1, 3, 63, 64, 65, 150])
 async def test_any_number_of_traces_is_kept_in_their_order(tmp_path: Path, count: int) -> None:
     store = await opened(tmp_path / "x.db")
-    rows = [msgspec.structs.replace(ROW, trace_id=f"{number:032x}", started_at=number) for number in range(count)]
-    await store.traces.add([*rows, msgspec.structs.replace(rows[0], status=500)])
+    rows = [traced(f"{number:032x}", started_at=number) for number in range(count)]
+    await store.traces.add(batched(*rows, changed(rows[0], status=500)))
     kept = await store.traces.newest("app", limit=count)
-    assert [row.trace_id for row in kept] == [row.trace_id for row in reversed(rows)]
+    assert [row.trace_id for row in kept] == [row.summary.trace_id for row in reversed(rows)]
     assert kept[-1].status == 500
     await store.close()
 
@@ -342,13 +337,13 @@ async def test_a_writer_waits_for_another_processs_transaction(tmp_path: Path) -
     store = await opened(tmp_path / "x.db")
     with sqlite3.connect(tmp_path / "x.db", isolation_level=None, check_same_thread=False) as other:
         other.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.create_task(store.traces.add([ROW]))
+        waiting = asyncio.create_task(store.traces.add(batched(ROW)))
         done, _ = await asyncio.wait([waiting], timeout=0.3)
         assert not done
         other.execute("COMMIT")
         await asyncio.wait_for(waiting, 6)
     other.close()
-    assert await store.traces.get(ROW.trace_id, "app") == ROW
+    assert await store.traces.get(ROW.summary.trace_id, "app") == ROW
     await store.close()
 
 
@@ -370,12 +365,8 @@ async def test_the_file_is_written_through_and_shrinks_when_traces_go(
         ]
     assert pragmas == ["wal", 2, 2, pages, 40_960_000 // pages]
     (empty,) = ask(path, "SELECT page_count FROM pragma_page_count")[0]
-    names = ROW.__struct_fields__
-    rows = [
-        TraceRow(**{**{n: getattr(ROW, n) for n in names}, "trace_id": f"{number:032x}", "events": b"x" * 50_000})
-        for number in range(100)
-    ]
-    await store.traces.add(rows)
+    rows = [traced(f"{number:032x}", events=b"x" * 50_000) for number in range(100)]
+    await store.traces.add(batched(*rows))
     await store.traces.prune(before=100, max_bytes=2**31)
     await store.close()
     assert path.stat().st_size < (int(str(empty)) + 10) * pages
@@ -386,7 +377,7 @@ async def test_a_value_that_postgresql_does_not_take_is_the_requests_fault(postg
     try:
         with pytest.raises(NotStorable):
             await store.traces.get("\0", "app")
-        await store.traces.add([ROW])
+        await store.traces.add(batched(ROW))
         assert await store.traces.get("a" * 32, "app") is not None
     finally:
         await store.close()

@@ -21,11 +21,12 @@ from gateway.store.response_records import ConversationRow, ResponseRow
 from gateway.store.run_records import RunRow
 from gateway.store.session_records import Change
 from gateway.store.sql import SqlStore
-from gateway.store.store import JournalEntry, TraceRow
+from gateway.store.store import JournalEntry
 from gateway.store.tables import metadata
 from gateway.store.turn_records import EffectRow, HiddenRow, TurnRow
 from gateway.store.usage_records import UsageRow
 from gateway.store.value_records import ValueRow
+from tests.traces import batched, traced
 
 # Callers that must not be taken for each other: keys and end users, names within names, patterns of databases.
 OWNERS = [
@@ -49,10 +50,7 @@ class Kind:
 
 
 async def _keep_trace(store: SqlStore, owner: str, name: str) -> None:
-    row = TraceRow(
-        trace_id=name, owner=owner, key="k", status=200, started_at=1, finished_at=2, seconds=1, events=b"[]"
-    )
-    await store.traces.add([row])
+    await store.traces.add(batched(traced(name, owner)))
 
 
 async def _find_trace(store: SqlStore, owner: str, name: str) -> Any:
@@ -272,7 +270,7 @@ async def _find_value(store: SqlStore, owner: str, name: str) -> Any:
 
 
 MATRIX: dict[str, Kind] = {
-    "traces": Kind(_keep_trace, _find_trace),
+    "trace_owners": Kind(_keep_trace, _find_trace),
     "journal": Kind(_keep_journal, lambda store, owner, name: store.journal.of_turn(name, owner)),
     "turns": Kind(_keep_turn, _find_turn),
     "effects": Kind(_keep_effect, _find_effect),
@@ -297,7 +295,7 @@ MATRIX: dict[str, Kind] = {
 # Their owner is who made them; only administrators come near them (`api/test_keys.py`), to everybody's.
 OF_ADMINISTRATORS = {"keys", "key_secrets"}
 # Parts of records that have an owner: nobody comes to them but through those.
-UNOWNED = {"audit_head", "response_events", "conversation_items", "session_messages"}
+UNOWNED = {"audit_head", "response_events", "conversation_items", "session_messages", "trace_batches", "trace_names"}
 
 
 def test_every_table_is_in_the_matrix_or_belongs_to_nobody() -> None:

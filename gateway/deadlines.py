@@ -1,6 +1,6 @@
-"""When turns have to be over: one timer for all of them.
+"""When what runs has to be over: one timer for all of it.
 
-Knows which task to stop and when. As `asyncio.timeout`, but a turn that keeps its time, as nearly all do, costs no timer of its
+Knows which task to stop and when. As `asyncio.timeout`, but what keeps its time, as nearly all does, costs no timer of its
 own: two microseconds of every stream.
 """
 
@@ -16,9 +16,10 @@ _NEARLY_S: Final = 0.001
 
 
 class Deadlines:
-    """The deadlines of what runs now. Belongs to one event loop."""
+    """The deadlines of what runs now. Belongs to the event loop that it is first asked in."""
 
     def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._open: set[Deadline] = set()
         self._looks_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -29,7 +30,10 @@ class Deadlines:
         Raises:
             TimeoutError: out of the block, once it took longer.
         """
-        return Deadline(self, seconds)
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        return Deadline(self, loop, seconds)
 
     def add(self, deadline: Deadline) -> None:
         """Stop its task at its time."""
@@ -61,19 +65,20 @@ class Deadlines:
 class Deadline:
     """One task's. See `Deadlines.within`."""
 
-    __slots__ = ("_all", "_before", "_late", "_task", "due")
+    __slots__ = ("_all", "_before", "_late", "_loop", "_task", "due")
 
     _task: asyncio.Task[Any]
+    _before: int
 
-    def __init__(self, all_: Deadlines, seconds: float) -> None:
+    def __init__(self, all_: Deadlines, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._all = all_
+        self._loop = loop
         self._late = False
-        self._before = 0
-        self.due = asyncio.get_running_loop().time() + seconds
+        self.due = loop.time() + seconds
 
     def __enter__(self) -> None:
         """Begin."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task is not None, "a deadline is a task's"
         self._task = task
         self._before = task.cancelling()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.turn.deadlines import Deadlines
+from gateway.deadlines import Deadlines
 
 
 def here() -> asyncio.Task[Any]:

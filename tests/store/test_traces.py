@@ -1,0 +1,253 @@
+"""Traces kept many in a row: found, listed, replaced and forgotten as if each had its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, inspect, text
+
+from gateway import ids
+from gateway.ids import made_at, new_trace_id
+from gateway.store.memory import MemoryTraces
+from gateway.store.sql import SqlStore
+from gateway.store.trace_records import BATCH_BYTES, BATCH_S, TraceRow, TraceSummary, batches_of
+from tests.postgres import Postgres
+from tests.traces import batched, changed, traced
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlStore]:
+    if request.param == "postgresql":
+        made = SqlStore(await request.getfixturevalue("postgres_server").migrated())
+    else:
+        made = SqlStore(f"sqlite:///{tmp_path}/x.db")
+    await made.open()
+    yield made
+    await made.close()
+
+
+def id_of(moment: float, chance: random.Random) -> str:
+    return f"{int(moment * 2**20):013x}{chance.getrandbits(76):019x}"
+
+
+def lasting(trace_id: str, began: float, seconds: float, owner: str = "app", **more: Any) -> TraceRow:
+    return traced(trace_id, owner, started_at=began, finished_at=began + seconds, seconds=seconds, **more)
+
+
+class Turns:
+    """Turns of several owners, some of them long, some recorded again, some under another's response id."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now = NOW
+        self.made: list[TraceRow] = []
+
+    def next(self) -> TraceRow:
+        chance = self.chance
+        self.now += chance.choice([0.0, 0.001, 0.3, 5.0, 90.0])
+        owner = chance.choice(["app", "app", "app", "app/eve", "rare"] if chance.random() < 0.9 else ["rarest"])
+        seconds = chance.choice([0.0, 0.01, 2.0, 300.0])
+        if self.made and chance.random() < 0.1:
+            # Taken up again: at once or much later, and now and then by a clock that goes slow.
+            before = chance.choice(self.made).summary
+            began = max(before.started_at, self.now - chance.choice([0.0, 0.5, 100.0]))
+            ends = max(began, before.finished_at) + chance.choice([0.0, 1.0, 50.0])
+            row = traced(
+                before.trace_id, before.owner, started_at=began, finished_at=ends, status=chance.choice([200, 500])
+            )
+        else:
+            trace_id = id_of(self.now, chance)
+            other = chance.choice(self.made).summary.trace_id if self.made and chance.random() < 0.2 else trace_id
+            size = chance.choice([2, 200, 5000, 120_000])
+            events = f"[{trace_id!r:>{size}}]".encode()
+            row = lasting(trace_id, self.now, seconds, owner, response_id=f"chatcmpl-{other}", user="夏", events=events)
+        self.made.append(row)
+        return row
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_is_kept_is_found_as_in_a_dictionary(store: SqlStore, seed: int) -> None:
+    turns, twin = Turns(seed), MemoryTraces()
+    for _ in range(turns.chance.randint(1, 12)):
+        rows = [turns.next() for _ in range(turns.chance.choice([1, 2, 17, 60]))]
+        # Those that end first are written first.
+        rows.sort(key=lambda row: row.summary.finished_at)
+        for traces in (store.traces, twin):
+            await traces.add(batched(*rows))
+    named = {row.summary.trace_id for row in turns.made} | {str(row.summary.response_id) for row in turns.made}
+    for owner in (None, "app", "app/eve", "rare", "rarest", "nobody"):
+        for name in turns.chance.sample(sorted(named), min(len(named), 40)):
+            assert await store.traces.get(name, owner) == await twin.get(name, owner), (name, owner)
+        for limit in (1, 7, 1000):
+            listed: list[Any] = []
+            after = None
+            while page := await store.traces.newest(owner, limit=limit, after=after):
+                assert page == await twin.newest(owner, limit=limit, after=after)
+                listed += page
+                after = page[-1].trace_id
+                if len(listed) > 40 * limit:
+                    break
+            assert len({each.trace_id for each in listed}) == len(listed)
+    moment = turns.made[len(turns.made) // 2].summary.started_at
+    await store.traces.prune(before=moment, max_bytes=2**40)
+    await twin.prune(before=moment, max_bytes=2**40)
+    assert await store.traces.newest(None, limit=5000) == await twin.newest(None, limit=5000)
+
+
+@pytest.mark.parametrize("room", [0, 1, 99, 100, 250, 5000, 29_900, 30_000])
+async def test_the_newest_that_have_room_stay_whatever_they_are_kept_with(store: SqlStore, room: int) -> None:
+    chance, rows = random.Random(1), []
+    for number in range(300):
+        began = NOW + number / 10
+        rows.append(lasting(id_of(began, chance), began, 0.1, events=b"x" * 100))
+    for start in range(0, 300, 30):
+        await store.traces.add(batched(*rows[start : start + 30]))
+    stay = rows[len(rows) - room // 100 :]
+    assert await store.traces.prune(before=0, max_bytes=room) == 300 - len(stay)
+    assert await store.traces.newest(None, limit=999) == [row.summary for row in reversed(stay)]
+    for row in stay:
+        assert await store.traces.get(row.summary.trace_id, "app") == row
+
+
+async def test_a_turn_taken_up_again_has_one_trace_and_its_neighbours_theirs(store: SqlStore) -> None:
+    chance = random.Random(2)
+    rows = [lasting(id_of(NOW + number, chance), NOW + number, 1, events=b"[%d]" % number) for number in range(10)]
+    await store.traces.add(batched(*rows))
+    later = changed(rows[4], started_at=NOW + 5000, finished_at=NOW + 5001, status=500)
+    await store.traces.add(batched(later))
+    # One that ended earlier and comes late is no news.
+    await store.traces.add(batched(changed(rows[4], started_at=NOW + 4000, finished_at=NOW + 4001)))
+    listed = await store.traces.newest("app", limit=99)
+    assert listed == [later.summary, *[row.summary for row in reversed(rows) if row is not rows[4]]]
+    for row in [later, *rows[:4], *rows[5:]]:
+        assert await store.traces.get(row.summary.trace_id, "app") == row
+
+
+async def test_a_list_reads_no_more_than_it_needs(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/x.db")
+    await store.open()
+    chance, rows = random.Random(3), []
+    for number in range(2000):
+        began = NOW + number * 10
+        rows.append(lasting(id_of(began, chance), began, 1, "rare" if number % 400 == 0 else "app"))
+        await store.traces.add(batched(rows[-1]))
+    steps = 0
+
+    def counted() -> None:
+        nonlocal steps
+        steps += 1
+
+    async with store._database.reading() as connection:
+        raw: Any = (await connection.get_raw_connection()).driver_connection
+        await raw.set_progress_handler(counted, 100)
+    for owner, after, found in (
+        ("app", None, rows[1999]),
+        ("app", rows[1000], rows[999]),
+        ("rare", None, rows[1600]),
+        (None, rows[5], rows[4]),
+    ):
+        steps = 0
+        listed = await store.traces.newest(owner, limit=1, after=None if after is None else after.summary.trace_id)
+        assert listed == [found.summary]
+        assert await store.traces.get(found.summary.trace_id, owner) == found
+        # Two thousand batches, of which no query walks through more than an index.
+        assert steps < 300, steps
+    await store.close()
+
+
+def test_a_batch_is_neither_large_nor_of_a_long_time() -> None:
+    chance = random.Random(4)
+    rows = [
+        lasting(id_of(began, chance), began, 1, events=b"x" * chance.choice([10, 1000, 200_000, 2 * BATCH_BYTES]))
+        for began in sorted(NOW + chance.random() * 600 for _ in range(200))
+    ]
+    chance.shuffle(rows)
+    batches = batches_of([row.summary for row in rows], [row.events for row in rows])
+    assert sum(batch.count for batch in batches) == len(rows)
+    got = {row.summary.trace_id: row for batch in batches for row in batch.rows()}
+    assert got == {row.summary.trace_id: row for row in rows}
+    for batch in batches:
+        assert batch.newest_at - batch.oldest_at <= BATCH_S
+        assert batch.size <= BATCH_BYTES or batch.count == 1
+        assert batch.size == len(batch.events)
+    assert batches_of([], []) == []
+
+
+def test_an_id_says_when_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids, "time", lambda: NOW + 0.25)
+    assert made_at(new_trace_id()) == NOW + 0.25
+    with pytest.raises(ValueError, match="base 16"):
+        made_at("x" * 32)
+
+
+def of_before(number: int) -> dict[str, Any]:
+    """A trace as it was kept in a row of its own."""
+    began = NOW + number * (0.01 if number < 150 else 45.0)
+    return {
+        "trace_id": f"{int(began):08x}{number * 7919 % 1000:024x}",
+        "owner": "app" if number % 3 else "app/eve",
+        "key": "app",
+        "user": None if number % 3 else "eve",
+        "response_id": f"chatcmpl-{'a' * 32}" if number == 7 else None,
+        "route": "订单",
+        "model": "m",
+        "backend": "b",
+        "strategy": "rule",
+        "status": 200,
+        "started_at": began,
+        "finished_at": began + 1,
+        "seconds": 1.0,
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "version": "1-abc",
+        "events": (b"[%d]" % number) * (100_000 if number % 50 == 1 else 1),
+    }
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+async def test_traces_in_rows_of_their_own_are_moved(
+    request: pytest.FixtureRequest, tmp_path: Path, database: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    if database == "postgresql":
+        server: Postgres = request.getfixturevalue("postgres_server")
+        url = server.database()
+    store = SqlStore(url)
+    rows = [of_before(number) for number in range(200)]
+    async with store._database.transaction() as connection:
+        await connection.run_sync(kept_before, rows)
+    await store.upgrade()
+    await store.open()
+    for row in rows:
+        events = row.pop("events")
+        assert await store.traces.get(row["trace_id"], row["owner"]) == TraceRow(TraceSummary(**row), events)
+    assert len(await store.traces.newest(None, limit=999)) == 200
+    named = await store.traces.get(f"chatcmpl-{'a' * 32}", None)
+    assert named is not None
+    assert named.summary.trace_id == rows[7]["trace_id"]
+    # And new ones stand beside them.
+    await store.traces.add(batched(traced(new_trace_id(), started_at=NOW + 10**6, finished_at=NOW + 10**6)))
+    assert len(await store.traces.newest(None, limit=999)) == 201
+    async with store._database.reading() as reading:
+        assert "traces" not in await reading.run_sync(lambda of: inspect(of).get_table_names())
+    await store.close()
+
+
+def kept_before(connection: Connection, rows: list[dict[str, Any]]) -> None:
+    """Tables of the last version that kept each trace in a row of its own, with these."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parents[2] / "gateway" / "store" / "migrations"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "0011")
+    names = [*rows[0], "size"]
+    quoted = ", ".join(f'"{name}"' for name in names)
+    adding = f"INSERT INTO traces ({quoted}) VALUES ({', '.join(':' + name for name in names)})"
+    connection.execute(text(adding), [{**row, "size": len(row["events"])} for row in rows])
