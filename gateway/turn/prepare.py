@@ -195,10 +195,10 @@ class Preparing:
             raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
         limit_s = snapshot.turn_timeout_s
         deadline = self._clock.monotonic() + limit_s
-        if pin is None:
-            before, decision = None, await decide(request, principal, wishes, snapshot, kept=self._kept)
-        else:
-            before, decision = held(pin, snapshot), pin.decision
+        before = held(pin, snapshot) if pin is not None else None
+        decision = (
+            pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=self._kept)
+        )
         told = {
             "route": decision.route,
             "model": decision.model,
