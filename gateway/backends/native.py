@@ -328,7 +328,7 @@ class NativeBackend:
         """
         while response.status >= 300:
             try:
-                body = await read_refusal(response)
+                body = await read_refusal(response, until)
                 own = "stream_options" in call.fields  # then it may be the client's options that it refuses
                 auto = self._config.send_reasoning == "auto"
                 if response.status in (400, 422) and asked and not own and any(word in body for word in _USAGE_WORDS):
