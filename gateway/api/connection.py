@@ -124,10 +124,11 @@ class Connection(asyncio.Protocol):
         if between and head is not None and (read := head.read(data)) is not None:
             scope, body, left = read
             self._strange = 0
-            whole = None if left else body
-            self._accept(Cycle(self, head.method, head.version, keep_alive=True, said=head.said, body=whole), scope)
             if left:
+                self._accept(Cycle(self, head.method, head.version, said=head.said), scope)
                 self._begin_body(scope, body, left)
+            else:
+                self._accept(Cycle(self, head.method, head.version, [body], said=head.said, received=True), scope)
             return
         if self._left:
             self._go_on_with_body(data)
@@ -384,9 +385,9 @@ class Connection(asyncio.Protocol):
         if (running is not None and running.started) or (begun and newest is not None and newest.started):
             self.transport.close()  # in the middle of an answer, and behind the answer to half a request, is room for no other
         elif running is None or (begun and newest is running):
-            Refusal(self, answer).tell()
+            Refusal.by(self, answer).tell()
         elif not waiting or type(waiting[-1][0]) is not Refusal:
             if begun:
                 waiting.pop()
-            waiting.append((Refusal(self, answer), {}))
+            waiting.append((Refusal.by(self, answer), {}))
             self.flow.pause_reading()

@@ -441,10 +441,6 @@ class Http1:
         self._sweeping: asyncio.TimerHandle | None = None
         self._named: tuple[float, list[_Address]] | None = None
 
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop: a connection's, which is known. To ask for it is a system call on Python 3.11."""
-        return self.idle[-1].loop if self.idle else asyncio.get_running_loop()
-
     async def post(self, head: bytes, body: bytes, until: float) -> Response:
         """Send a request; the answer, once its head has come. Give it back, however it ends.
 

@@ -117,9 +117,7 @@ def decide(
     Raises:
         NoSuchModel: the name is unknown to this caller.
     """
-    if (
-        request.model == snapshot.config.router.model and principal.models is None and snapshot.router_decides
-    ):  # nearly all requests
+    if request.model == snapshot.routed and principal.models is None:  # nearly all requests
         return snapshot.router.decide(facts_of(request, principal, wishes, snapshot.used), explain=explain)
     return _decide(request, principal, wishes, snapshot, kept, explain)
 
@@ -192,7 +190,8 @@ class Preparing:
             NoSuchModel: the name is unknown to this caller.
             StoreUnavailable: the thread's hidden rounds cannot be read, or what was said in confidence before.
         """
-        if request.n > 1 and snapshot.hooks.on_answer:
+        several = request.n > 1
+        if several and snapshot.hooks.on_answer:
             raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
         limit_s = snapshot.turn_timeout_s
         deadline = self._clock.monotonic() + limit_s
@@ -241,7 +240,7 @@ class Preparing:
             messages = with_system_text(messages, terms.system)
 
         fields = with_defaults(request.fields, terms.params) if terms.params else request.fields
-        if request.n > 1:
+        if several:
             fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
         # Of what counts for more than thirty here, a name for two, Python makes a dict first.
         turn = Turn(

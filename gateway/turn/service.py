@@ -145,7 +145,8 @@ class Turns:
         turn: Turn | None = None
         try:
             snapshot = lease.value
-            if wishes is NO_WISHES and not snapshot.hooks.at_begin:
+            wishing = wishes is not NO_WISHES
+            if not (wishing or snapshot.hooks.at_begin):
                 turn = await self._preparing.turn(request, principal, wishes, snapshot, record)
             else:
                 turn = await self._prepared(request, principal, wishes, snapshot, record)
@@ -156,7 +157,8 @@ class Turns:
             sink = begun(turn)
             if sink is not None and snapshot.hooks.on_answer:
                 sink = GuardedSink(sink, snapshot.hooks, principal)
-            joins = wishes.key is not None or wishes.retried or (turn.offered and _acts(turn.offered))
+            repeats = wishing and (wishes.key is not None or wishes.retried)
+            joins = repeats or (turn.offered and _acts(turn.offered))
             answered = False
             try:
                 result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
