@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -86,6 +87,13 @@ _FIRST_S = 0.1
 _log = structlog.stdlib.get_logger("gateway.config")
 
 
+class _Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+_Owned = TypeVar("_Owned", bound=_Closes)
+
+
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """A running gateway: its ASGI app, and what tests and commands want to reach."""
@@ -140,33 +148,40 @@ async def open_gateway(
     """
     clock = clock or SystemClock()
     async with contextlib.AsyncExitStack() as stack:
-        book = KeyBook(clock)
-        stack.push_async_callback(book.close)
-        builder = Builder(
-            config_path,
-            routes_path,
-            settings,
-            clock,
-            host=host,
-            root=root,
-            book=book,
-            secret=partial(read_secret, settings.gateway_privacy_key),
-            encoders=encoders,
+
+        def owned(made: _Owned) -> _Owned:
+            """The same, closed at the end, before whatever is owned by now."""
+            stack.push_async_callback(made.close)
+            return made
+
+        book = owned(KeyBook(clock))
+        builder = owned(
+            Builder(
+                config_path,
+                routes_path,
+                settings,
+                clock,
+                host=host,
+                root=root,
+                book=book,
+                secret=partial(read_secret, settings.gateway_privacy_key),
+                encoders=encoders,
+            )
         )
-        stack.push_async_callback(builder.close)
         own = (await builder.read() if files is None else await asyncio.to_thread(load_files, files, settings)).config
         # What the first version's making logs, tool servers above all, looks as all later lines do.
         configure_logging(own.observe.log, Redactor(secrets_of(own)))
         alone = own.storage.redis is None
-        replica = Replica(
-            _drafts(builder, alone=alone),
-            builder.dismiss,
-            own.config.revision,
-            shared.bundle_store(own.storage, clock),
-            clock,
-            alone=alone,
+        replica = owned(
+            Replica(
+                _drafts(builder, alone=alone),
+                builder.dismiss,
+                own.config.revision,
+                shared.bundle_store(own.storage, clock),
+                clock,
+                alone=alone,
+            )
         )
-        stack.push_async_callback(replica.close)
         first = await replica.first()
         redactor = Redactor(secrets_of(first.config))
         metrics = Metrics(
@@ -206,12 +221,10 @@ async def open_gateway(
 
         # Who is alone always may, and is not asked at every request.
         guard = None if alone else replica.standing.refuse
-        versions = Versioned(first, replica.build, builder.dismiss, clock, guard=guard, took_over=adopt)
-        stack.push_async_callback(versions.close)
+        versions = owned(Versioned(first, replica.build, builder.dismiss, clock, guard=guard, took_over=adopt))
         # Stopped first: what they look at is closed then.
         stack.push_async_callback(checks.close)
-        store = SqlStore(first.config.storage.database)
-        stack.push_async_callback(store.close)
+        store = owned(SqlStore(first.config.storage.database))
         await store.open()
         book.open(store.keys)
         await refuse_open_gateway(first.keys)
@@ -222,14 +235,13 @@ async def open_gateway(
             clock,
         )
         builder.recollection.open(vault)
-        traces = TraceWriter(store, first.config.observe.traces, clock, redactor, vault=vault)
-        stack.push_async_callback(traces.close)
+        traces = owned(TraceWriter(store, first.config.observe.traces, clock, redactor, vault=vault))
         await traces.open()
         settling = Settling(store.effects, clock)
-        pruner = Pruner(store, settling, first.config, clock, store.sessions, (store.approvals, store.compensations))
-        stack.push_async_callback(pruner.close)
-        hook_events = HookEvents(versions)
-        stack.push_async_callback(hook_events.close)
+        pruner = owned(
+            Pruner(store, settling, first.config, clock, store.sessions, (store.approvals, store.compensations))
+        )
+        hook_events = owned(HookEvents(versions))
         audience = Audience((metrics, log, traces, hook_events))
         adopt(first)
         pruner.start()
@@ -253,15 +265,12 @@ async def open_gateway(
         )
         live: tuple[LiveSubscriber, ...] = ()
         holder = this_process()
-        courier = Courier(clock, Ledger(store.effects, clock, holder, may_live))
-        stack.push_async_callback(courier.close)
+        courier = owned(Courier(clock, Ledger(store.effects, clock, holder, may_live)))
         metrics.show_calls(
             lambda: builder.threads.working, lambda: builder.threads.abandoned, lambda: courier.left_behind
         )
-        continuity = Continuity(store.hidden, clock)
-        stack.push_async_callback(continuity.close)
-        joining = Joining(store.turns, store.journal, clock, holder, may_live)
-        stack.push_async_callback(joining.close)
+        continuity = owned(Continuity(store.hidden, clock))
+        joining = owned(Joining(store.turns, store.journal, clock, holder, may_live))
         desk = Desk(
             store.approvals,
             clock,
@@ -269,28 +278,19 @@ async def open_gateway(
             lambda: versions.current.config.webhooks,
             lambda tool: versions.current.tools.secrets_of(tool),  # noqa: PLW0108 - that of the version then
         )
-        undoing = Undoing(store.effects, store.compensations, store.runs, desk, clock)
-        stack.push_async_callback(undoing.close)
+        undoing = owned(Undoing(store.effects, store.compensations, store.runs, desk, clock))
         loop = TurnLoop(courier, joining, continuity, Approving(desk, clock), undoing, clock)
-        answers = shared.answer_store(own.storage, clock)
-        stack.push_async_callback(answers.close)
-        kept = shared.kept_routes(own.storage, clock)
-        stack.push_async_callback(kept.close)
-        kept_offers = shared.kept_offers(own.storage, clock)
-        stack.push_async_callback(kept_offers.close)
-        usage = UsageWriter(store.usage)
-        stack.push_async_callback(usage.close)
+        answers = owned(shared.answer_store(own.storage, clock))
+        kept = owned(shared.kept_routes(own.storage, clock))
+        kept_offers = owned(shared.kept_offers(own.storage, clock))
+        usage = owned(UsageWriter(store.usage))
         usage.open()
-        permits = Permits(shared.counters(own.storage, clock), store.usage, usage, clock)
-        stack.push_async_callback(permits.close)
+        permits = owned(Permits(shared.counters(own.storage, clock), store.usage, usage, clock))
         permits.start()
         known = Conversations()
-        summarising = Summarising(known, versions, permits.book, clock)
-        stack.push_async_callback(summarising.close)
-        sessions = SessionKeeper(store.sessions, holder, may_live, clock)
-        stack.push_async_callback(sessions.close)
-        remembering = Remembering(store.memories, clock)
-        stack.push_async_callback(remembering.close)
+        summarising = owned(Summarising(known, versions, permits.book, clock))
+        sessions = owned(SessionKeeper(store.sessions, holder, may_live, clock))
+        remembering = owned(Remembering(store.memories, clock))
         turns = Turns(
             versions,
             loop,
@@ -328,22 +328,23 @@ async def open_gateway(
             (metrics, traces),
             clock,
         )
-        engine = make_engine(
-            store,
-            turns,
-            responding,
-            approved,
-            compensation,
-            desk,
-            versions,
-            shared.run_queue(own.storage, clock),
-            metrics,
-            holder,
-            clock,
-            executes=alone if executes is None else executes,
-            pace=pace,
+        engine = owned(
+            make_engine(
+                store,
+                turns,
+                responding,
+                approved,
+                compensation,
+                desk,
+                versions,
+                shared.run_queue(own.storage, clock),
+                metrics,
+                holder,
+                clock,
+                executes=alone if executes is None else executes,
+                pace=pace,
+            )
         )
-        stack.push_async_callback(engine.close)
         stack.push_async_callback(responding.close)
         together = Together(metrics, traces, versions, siblings)
         services = Services(
@@ -374,13 +375,13 @@ async def open_gateway(
         # Weights load while the first requests are answered; until then decisions say `encoder_loading`.
         preparing = asyncio.create_task(_prepare(first.router, listening), name="encoder")
         stack.push_async_callback(_stop, preparing)
-        watch = Watch(config_path, routes_path, [builder.root / place for place in first.config.tools.plugins], replica)
-        stack.push_async_callback(watch.close)
+        watch = owned(
+            Watch(config_path, routes_path, [builder.root / place for place in first.config.tools.plugins], replica)
+        )
         # Of several processes with the same files, one looks at them.
         if first.config.config.watch and (siblings is None or siblings.number == 1):
             watch.start()
-        news = News(replica)
-        stack.push_async_callback(news.close)
+        news = owned(News(replica))
         await replica.start(versions)
         builder.mcp.listen(news.tell)
         # Followed first and closed first: nothing is built or swapped while the rest is taken down.

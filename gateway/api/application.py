@@ -57,8 +57,9 @@ class GatewayApp(Starlette):
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Handle one request; awaited, which is a coroutine less than to await in here."""
-        hot = self._hot.get(scope["path"]) if scope["method"] == "POST" else None
-        return (hot or super().__call__)(scope, receive, send)
+        if scope["method"] == "POST" and (hot := self._hot.get(scope["path"])) is not None:
+            return hot(scope, receive, send)
+        return super().__call__(scope, receive, send)
 
 
 def create_app(services: Services) -> GatewayApp:

@@ -110,13 +110,14 @@ class ChatCompletions:
             self._turns.refuse(trace_id, principal, ENDPOINT, error, origin)
             cycle.fail(describe(error))
             return
-        exchange = _Exchange(self._turns, cycle, self._silence_s)
+        exchange = _Exchange(cycle, self._silence_s)
         cycle.on_gone = exchange.left
         try:
             await self._turns.answer(
                 trace_id, principal, request, wishes, ENDPOINT, exchange.begun, body, origin, exchange.deliver
             )
-            exchange.delivered()
+            if (turn := exchange.turn) is not None and turn.joinable is not None:
+                self._turns.joining.delivered(turn.joinable)
         except GatewayError as error:
             await exchange.fail(error)
         except Exception:
@@ -131,39 +132,34 @@ class ChatCompletions:
             cycle.task.uncancel()
         finally:
             cycle.on_gone = None
-            exchange.close()
+            if exchange.stream is not None:
+                exchange.close()
 
 
-class _Exchange:
+class _Exchange(msgspec.Struct, eq=False):
     """One request and its answer, until one of both sides has had enough.
 
     Attributes:
+        turn: what answers it, once that is prepared.
+        stream: where its answer goes, if that is streamed.
         gone: whether the client has left before it was answered.
     """
 
-    _stream: ChatStream | None = None
-    _turn: Turn | None = None
-    _answered = False
-    gone = False
-
-    def __init__(self, turns: Turns, cycle: Cycle, silence_s: float) -> None:
-        self._turns = turns
-        self._cycle = cycle
-        self._silence_s = silence_s
-
-    def delivered(self) -> None:
-        """The answer is out, and the turn is over."""
-        if self._turn is not None and self._turn.joinable is not None:
-            self._turns.joining.delivered(self._turn.joinable)
+    _cycle: Cycle
+    _silence_s: float
+    turn: Turn | None = None
+    stream: ChatStream | None = None
+    _answered: bool = False
+    gone: bool = False
 
     async def fail(self, error: GatewayError) -> None:
         """There is no answer, or not all of it: tell the client why."""
         answer = describe(error)
-        if self._turn is not None and self._turn.standing is not None:
-            answer = replaced(answer, headers=(*answer.headers, *standing_headers(self._turn.standing)))
+        if self.turn is not None and self.turn.standing is not None:
+            answer = replaced(answer, headers=(*answer.headers, *standing_headers(self.turn.standing)))
         self._answered = True
-        if self._stream is not None and self._stream.started:
-            await self._stream.fail(answer)
+        if self.stream is not None and self.stream.started:
+            await self.stream.fail(answer)
         else:
             self.close()
             self._cycle.fail(answer)
@@ -171,34 +167,34 @@ class _Exchange:
     async def break_off(self) -> None:
         """A defect. The status of a stream is spent: the client learns of it in there, the log from whoever catches it."""
         self._answered = True
-        if self._stream is not None and self._stream.started and not self._stream.ended:
-            await self._stream.fail(internal())
+        if self.stream is not None and self.stream.started and not self.stream.ended:
+            await self.stream.fail(internal())
 
     def close(self) -> None:
         """Stop what still would be sent. Needed once, however it ended."""
-        if self._stream is not None and not self._stream.ended:
-            self._stream.close()
+        if self.stream is not None and not self.stream.ended:
+            self.stream.close()
 
     async def cut_off(self) -> None:
         """The gateway stops and can wait no longer: whoever still listens is told, so that nobody takes half for whole."""
-        if self._answered or (self._stream is not None and self._stream.ended):
+        if self._answered or (self.stream is not None and self.stream.ended):
             return
         answer = describe(Draining("The gateway stopped before the answer was complete."))
-        if self._stream is None or not self._stream.started:
+        if self.stream is None or not self.stream.started:
             self._cycle.fail(answer)
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORD_S):
-                await self._stream.fail(answer)
+                await self.stream.fail(answer)
 
     def begun(self, turn: Turn) -> ChatStream | None:
         """The turn is prepared: where its answer goes, if it is streamed."""
-        self._turn = turn
+        self.turn = turn
         if not turn.request.stream:
             return None
         written = FunctionsWriter if turn.request.functions else StreamWriter
         # What the answer is called is known once it is known whose turn this is.
-        self._stream = ChatStream(
+        self.stream = ChatStream(
             self._cycle,
             lambda: written(turn.answer_id, turn.created, turn.shown_model, with_usage=turn.request.include_usage),
             lambda: answer_lines(turn),
@@ -206,27 +202,29 @@ class _Exchange:
             silence_s=self._silence_s,
         )
         # A hook that may change an answer has to see all of it first: then the turn runs unstreamed.
-        return None if turn.snapshot.hooks.reach is None else self._stream
+        return None if turn.snapshot.hooks.reach is None else self.stream
 
     async def deliver(self, result: TurnResult) -> None:
         """Send what has not been streamed."""
-        assert self._turn is not None
+        turn, stream, body = self.turn, self.stream, result.body
+        assert turn is not None
         self._answered = True
-        if self._stream is None:
-            assert result.body is not None
-            body = functions_answer(result.body) if self._turn.request.functions else result.body
+        if stream is None:
+            assert body is not None
+            if turn.request.functions:
+                body = functions_answer(body)
             # The transport writes at once: what is left to do for the turn delays nobody.
-            self._cycle.answer(200, body, answer_lines(self._turn))
-        elif not self._stream.ended:
-            await _send_whole(self._stream, result, self._turn)
+            self._cycle.answer(200, body, answer_lines(turn))
+        elif not stream.ended:
+            await _send_whole(stream, result, turn)
 
     def left(self) -> None:
         """The client has gone away: nobody waits for the answer any more."""
-        if self._answered or (self._stream is not None and self._stream.ended):
+        if self._answered or (self.stream is not None and self.stream.ended):
             return
         self.gone = True
-        if self._turn is not None:
-            self._turn.gone_away = True
+        if self.turn is not None:
+            self.turn.gone_away = True
         assert self._cycle.task is not None
         self._cycle.task.cancel()
 

@@ -53,6 +53,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
     flow: FlowControl
+    loop: asyncio.AbstractEventLoop
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._app = config.loaded_app
         self._keep_alive_s = config.timeout_keep_alive
         self._server = server_state
-        self._loop = _loop or asyncio.get_running_loop()
+        self.loop = _loop or asyncio.get_running_loop()
         # llhttp gives a body in pieces, and calls the list's own method.
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append
@@ -100,8 +101,8 @@ class Connection(asyncio.Protocol):
         self._server.connections.add(self)  # type: ignore[arg-type]
         self.transport = transport
         self.flow = FlowControl(transport)
-        self._since = self._loop.time()
-        self._look_again = self._loop.call_later(self.patience_s / _LOOKS, self._look)
+        self._since = self.loop.time()
+        self._look_again = self.loop.call_later(self.patience_s / _LOOKS, self._look)
 
     def connection_lost(self, _: Exception | None) -> None:
         """End: whoever is being answered is told."""
@@ -123,10 +124,11 @@ class Connection(asyncio.Protocol):
         if between and head is not None and (read := head.read(data)) is not None:
             scope, body, left = read
             self._strange = 0
-            whole = None if left else body
-            self._accept(Cycle(self, head.method, head.version, keep_alive=True, said=head.said, body=whole), scope)
             if left:
+                self._accept(Cycle(self, head.method, head.version, said=head.said), scope)
                 self._begin_body(scope, body, left)
+            else:
+                self._accept(Cycle(self, head.method, head.version, [body], said=head.said, received=True), scope)
             return
         if self._left:
             self._go_on_with_body(data)
@@ -303,7 +305,7 @@ class Connection(asyncio.Protocol):
     def _start(self, cycle: Cycle, scope: Scope) -> None:
         self._running = cycle
         tasks = self._server.tasks
-        cycle.task = self._loop.create_task(cycle.run(self._app, scope, tasks))
+        cycle.task = self.loop.create_task(cycle.run(self._app, scope, tasks))
         tasks.add(cycle.task)
 
     def _scope_of(self, method: bytes, url: bytes, version: str) -> dict[str, Any]:
@@ -349,7 +351,7 @@ class Connection(asyncio.Protocol):
         """The timer: let go of a client that has taken too long for a request, and look again later."""
         if self.transport.is_closing():
             return
-        now = self._loop.time()
+        now = self.loop.time()
         if self._since is None:
             self._since, self._window_bytes = now, 0
         busy = self._running is not None
@@ -365,7 +367,7 @@ class Connection(asyncio.Protocol):
                 self._give_up()
                 return
             self._since = None
-        self._look_again = self._loop.call_later(self.patience_s / _LOOKS, self._look)
+        self._look_again = self.loop.call_later(self.patience_s / _LOOKS, self._look)
 
     def _give_up(self) -> None:
         message = f"The request was not complete: too little of it came in {self.patience_s:g} s."
@@ -383,9 +385,9 @@ class Connection(asyncio.Protocol):
         if (running is not None and running.started) or (begun and newest is not None and newest.started):
             self.transport.close()  # in the middle of an answer, and behind the answer to half a request, is room for no other
         elif running is None or (begun and newest is running):
-            Refusal(self, answer).tell()
+            Refusal.by(self, answer).tell()
         elif not waiting or type(waiting[-1][0]) is not Refusal:
             if begun:
                 waiting.pop()
-            waiting.append((Refusal(self, answer), {}))
+            waiting.append((Refusal.by(self, answer), {}))
             self.flow.pause_reading()

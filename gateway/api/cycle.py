@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
+import msgspec
 import structlog
 from starlette.types import ASGIApp, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -31,7 +32,7 @@ _FRAMING: Final = frozenset({_LENGTH, _ENCODING, b"connection"})
 _CLOSE: Final = b"connection: close\r\n"
 # Behind every head, whoever makes it.
 _IDS: Final = b"x-request-id: req_%b\r\nx-gateway-trace: %b\r\n\r\n"
-_WHOLE: Final = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n%b" + _IDS
+_WHOLE: Final = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n%b" + _IDS + b"%b"
 
 _log: Any = structlog.get_logger("gateway.edge")
 
@@ -45,6 +46,7 @@ class Line(Protocol):
 
     transport: asyncio.Transport
     flow: FlowControl
+    loop: asyncio.AbstractEventLoop
 
     def wants_more(self, *, first: bool) -> None:
         """More of the request is waited for, `first` for the first time."""
@@ -55,59 +57,47 @@ class Line(Protocol):
         ...
 
 
-class Cycle:
+class Cycle(msgspec.Struct, eq=False):
     """One request and its answer.
 
     Args:
         line: where it came by.
-        keep_alive: whether the connection outlives it.
         method: the request's.
         version: of HTTP.
-        said: what is kept with its head, where that was met before: its body has no encoding.
-        body: the request's, where it comes whole.
+        parts: what has come of its body and was not read.
 
     Attributes:
+        keep_alive: whether the connection outlives it.
+        said: what is kept with its head, where that was met before: its body has no encoding.
+        received: whether the whole request is there.
         trace_id: 32 hex digits.
         task: what answers it, while it does.
-        received: whether the whole request is there.
         disconnected: whether the client has gone.
         started: whether the answer has begun, and `complete` whether it is over.
         on_gone: called where the client goes away before its answer is complete.
     """
 
-    # What is the same for most of them costs nothing as long as it stays so.
+    _line: Line
+    _method: str
+    _version: str
+    _parts: list[bytes] = []
+    keep_alive: bool = True
+    said: Said | None = None
+    received: bool = False
+    trace_id: str = msgspec.field(default_factory=new_trace_id)
     task: asyncio.Task[None] | None = None
-    disconnected = False
-    started = False
-    complete = False
+    disconnected: bool = False
+    started: bool = False
+    complete: bool = False
     on_gone: Callable[[], None] | None = None
-    _read_out = False
-    _size = 0
+    _read_out: bool = False
+    _size: int = 0
     _news: asyncio.Event | None = None
-    _head = b""
+    _head: bytes = b""
     _chunked: bool | None = None
-    _left = 0
+    _left: int = 0
     # For a client of HTTP/1.0 that knows no chunks: the end of the connection is the answer's.
-    _until_close = False
-
-    def __init__(
-        self,
-        line: Line,
-        method: str,
-        version: str,
-        *,
-        keep_alive: bool,
-        said: Said | None = None,
-        body: bytes | None = None,
-    ) -> None:
-        self.trace_id = new_trace_id()
-        self.keep_alive = keep_alive
-        self.said = said
-        self.received = body is not None
-        self._line = line
-        self._method = method
-        self._version = version
-        self._parts: list[bytes] = [] if body is None else [body]
+    _until_close: bool = False
 
     async def run(self, app: ASGIApp, scope: Scope, tasks: set[asyncio.Task[None]]) -> None:
         """Let the app answer, in a task that is one of `tasks` until then; where it does not, the client gets an error."""
@@ -153,7 +143,8 @@ class Cycle:
         if self.disconnected:
             raise ClientGone
         self._read_out = True
-        body = self._taken()
+        body = b"".join(self._parts)
+        self._parts.clear()
         if len(body) > limit_bytes:
             raise too_large(limit_bytes)
         return body
@@ -217,9 +208,10 @@ class Cycle:
             return
         if not self.keep_alive:
             lines += _CLOSE
-        trace_id = self.trace_id.encode()
-        head = _WHOLE % (STATUS_LINE[status], len(body), lines, trace_id, trace_id)
-        self._line.transport.write(head if self._method == "HEAD" else head + body)
+        trace_id, size = self.trace_id.encode(), len(body)
+        if self._method == "HEAD":
+            body = b""
+        self._line.transport.write(_WHOLE % (STATUS_LINE[status], size, lines, trace_id, trace_id, body))
         self._ended()
 
     def fail(self, error: ErrorAnswer) -> None:
@@ -234,6 +226,11 @@ class Cycle:
             return
         self.started = True
         self._head = self._framed(STATUS_LINE[200] + lines)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """What it runs in."""
+        return self._line.loop
 
     @property
     def full(self) -> bool:
@@ -349,17 +346,18 @@ class AtOnce:
         self._cycle = cycle
         self._flow = line.flow
         self._transport = line.transport
-        self._now = asyncio.get_running_loop().time
+        self._now = line.loop.time
         self.last = 0.0
-        self.shape(b"", b"")
+        self._size: int
+        self._pattern: bytes
 
     def shape(self, before: bytes, behind: bytes) -> None:
-        """Say what stands around whatever `alike` writes."""
+        """Say what stands around whatever `alike` writes from now on."""
         self._size = len(before) + len(behind)
         self._pattern = b"%%x\r\n%b%%b%b\r\n" % (before.replace(b"%", b"%%"), behind.replace(b"%", b"%%"))
 
     def alike(self, varies: bytes) -> bool:
-        """Write a piece that differs from others in this alone; whether that was done."""
+        """Write a piece that differs from others of its shape in this alone; whether that was done."""
         if self._flow.write_paused or self._cycle.disconnected:
             return False
         self._transport.write(self._pattern % (len(varies) + self._size, varies))
@@ -375,12 +373,15 @@ class AtOnce:
         return True
 
 
-class Refusal(Cycle):
+class Refusal(Cycle, eq=False):
     """The answer to what is no request, in its place behind the answers before it; the connection's last."""
 
-    def __init__(self, line: Line, answer: ErrorAnswer) -> None:
-        super().__init__(line, "-", "1.1", keep_alive=False)
-        self._answer = answer
+    _answer: ErrorAnswer | None = None
+
+    @classmethod
+    def by(cls, line: Line, answer: ErrorAnswer) -> Refusal:
+        """What answers so."""
+        return cls(line, "-", "1.1", keep_alive=False, _answer=answer)
 
     async def run(self, app: ASGIApp, scope: Scope, tasks: set[asyncio.Task[None]]) -> None:  # noqa: ARG002 - asks none
         """Its turn has come."""
@@ -389,6 +390,7 @@ class Refusal(Cycle):
 
     def tell(self) -> None:
         """Answer."""
+        assert self._answer is not None, "it is made with one"
         self.fail(self._answer)
 
 

@@ -53,6 +53,7 @@ class Head:
         self._size = len(before)
         self._ends_by = len(before) + _MOST_DIGITS + len(behind)
         self._behind = behind
+        self._behind_size = len(behind)
         self._headers = headers
         self._length_at = length_at
         self._scope = scope
@@ -68,14 +69,15 @@ class Head:
         ends = data.find(self._behind, self._size, self._ends_by)
         if ends < 0:
             return None
-        length, body = data[self._size : ends], data[ends + len(self._behind) :]
+        length, body = data[self._size : ends], data[ends + self._behind_size :]
         if length == b"%d" % len(body):
             left = 0
         elif not length.isdigit() or len(length) > _MOST_DIGITS or (left := int(length) - len(body)) < 0:
             return None
-        headers = self._headers.copy()
+        scope, headers = self._scope.copy(), self._headers.copy()
         headers[self._length_at] = _LENGTH, length
-        return {**self._scope, "headers": headers}, body, left
+        scope["headers"] = headers
+        return scope, body, left
 
 
 def head_of(data: bytes, headers: list[tuple[bytes, bytes]], scope: dict[str, Any]) -> Head | None:

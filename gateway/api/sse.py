@@ -36,6 +36,11 @@ _encode = msgspec.json.Encoder().encode
 class Pieces(Protocol):
     """An answer that is sent piece by piece."""
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """What it runs in."""
+        ...
+
     def begin(self, lines: bytes) -> None:
         """Begin it; the head, with these lines, goes with the first piece."""
         ...
@@ -99,7 +104,7 @@ class ChatStream:
         self._lines = lines
         self._include_usage = include_usage
         self._silence_s = silence_s
-        self._loop = asyncio.get_running_loop()
+        self._loop = pieces.loop
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(silence_s, self._silent)
 

@@ -106,7 +106,7 @@ class Attempt(msgspec.Struct, eq=False):
         if call.tools_in is not None:
             call = said_in(call, backend.tool_schemas)
         fit = call.fit
-        if fit is not None and (fit.always or self.tighter or backend.config.context_tokens is not None):
+        if fit is not None and (fit.always or self.tighter or backend.sized):
             try:
                 fitted = fit.fit(call, backend.name, backend.config, tighter=self.tighter)
             except ContextTooLong:

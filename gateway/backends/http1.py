@@ -162,10 +162,10 @@ class Response(msgspec.Struct, eq=False):
         """Keep the connection of an answer that has come whole; close any other. May be called twice."""
         self.connection.done(self)
 
-    def take(self, pieces: list[bytes]) -> None:
-        """Pieces of the body. The list is emptied."""
+    def take(self, pieces: list[bytes], size: int) -> None:
+        """Pieces of the body, which came in so many bytes. The list is emptied."""
         self.parts += pieces
-        self._size += sum(map(len, pieces))
+        self._size += size
         pieces.clear()
 
     def framing_grows(self, size: int) -> bool:
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._garbled(response)
+            self._garbled(response, len(data))
         tap = response.tap
         # Whoever waits for an answer that is complete was told, and has no tap any more.
         if tap is None or not tap.takes(self._pieces):
@@ -326,16 +326,16 @@ class Connection(asyncio.Protocol):
             if not response.framing_grows(size):
                 self.usable = False
             return
-        response.take(pieces)
+        response.take(pieces, size)
         response.wake()
         if response.full and not self._paused:
             self._paused = True
             self._transport.pause_reading()
 
-    def _garbled(self, response: Response) -> None:
+    def _garbled(self, response: Response, size: int) -> None:
         self.usable = False
         if not response.complete:
-            response.take(self._pieces)
+            response.take(self._pieces, size)
         response.end(NotHttp("the answer is no HTTP") if not response.status else CutOff("the answer is broken"))
         response.wake()
 
@@ -440,10 +440,6 @@ class Http1:
         self._open: set[Connection] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._named: tuple[float, list[_Address]] | None = None
-
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop: a connection's, which is known. To ask for it is a system call on Python 3.11."""
-        return self.idle[-1].loop if self.idle else asyncio.get_running_loop()
 
     async def post(self, head: bytes, body: bytes, until: float) -> Response:
         """Send a request; the answer, once its head has come. Give it back, however it ends.

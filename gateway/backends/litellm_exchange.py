@@ -146,7 +146,7 @@ class Exchange:
         try:
             response = self._response = await server.post(head, body, self.until)
             if response.status >= 300:
-                said = await read_refusal(response)
+                said = await read_refusal(response, self.until)
                 raise self._servers.refused(self._servers.answer(url, response, said))
             reader = reader_of(response)
             if not stream:

@@ -131,12 +131,14 @@ class NativeBackend:
         Raises:
             UpstreamError: or one of its children, or `ContextTooLong`.
         """
-        server, reasoning = self._server, self._reasoning
+        server, idle, reasoning = self._server, self._server.idle, self._reasoning
         limit_s = min(call.timeout_s, self._timeout_s)
-        until = server.loop().time() + limit_s
+        # To ask for the running loop is a system call on Python 3.11; a connection knows it.
+        loop = idle[-1].loop if idle else asyncio.get_running_loop()
+        until = loop.time() + limit_s
         head, asked = self._request(call, stream=False)
         try:
-            connection = server.idle.pop() if server.idle else await server.connected(until)
+            connection = idle.pop() if idle else await server.connected(until)
             response = connection.ask(head, asked)
             try:
                 await connection.wait(response, until)
@@ -146,7 +148,7 @@ class NativeBackend:
                 if body is None:
                     body = await self._whole(response, call, until)
             finally:
-                response.give_back()
+                response.connection.done(response)
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` did not answer within {limit_s:g} s.") from error
         except (HttpFailed, OSError) as error:
@@ -224,7 +226,10 @@ class NativeBackend:
             reading.said = True
             failure = self._take_all(payloads, reading, batch, call)
         reading.over = done or not data
-        if failure is None and reading.over and not (reading.finished or (done and reading.begun)):
+        if failure is None and reading.over and not reading.finished:
+            if done and reading.begun:
+                # The end mark says that it is whole; whoever holds something back waits for a reason.
+                return self._take_all(reading.missing_end(), reading, batch, call)
             words = "was cut off" if reading.begun else "is empty"
             failure = UpstreamBroken(f"The answer of `{call.model}` {words}.")
         return failure
@@ -323,7 +328,7 @@ class NativeBackend:
         """
         while response.status >= 300:
             try:
-                body = await read_refusal(response)
+                body = await read_refusal(response, until)
                 own = "stream_options" in call.fields  # then it may be the client's options that it refuses
                 auto = self._config.send_reasoning == "auto"
                 if response.status in (400, 422) and asked and not own and any(word in body for word in _USAGE_WORDS):

@@ -14,9 +14,10 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+import structlog
 
 from gateway.backends.backend import ModelCall
 from gateway.backends.plugin_shapes import as_chunk, as_chunks, choice_of, is_stream
@@ -33,7 +34,13 @@ from gateway.config.models import BackendConfig
 from gateway.errors import ConfigError, GatewayError, Problem, UpstreamBroken, UpstreamError, UpstreamTimeout
 from gateway.ids import new_call_id, new_trace_id
 
+# Seconds a plugin's generator may take to close.
+_CLOSE_S = 5.0
+# Behind the last piece: None would be a piece.
+_ENDED: Final = object()
+
 _encode = msgspec.json.Encoder().encode
+_log: Any = structlog.get_logger("gateway.backends")
 
 
 class PluginBackend:
@@ -89,11 +96,9 @@ class PluginBackend:
         source = self._chunks(call)
         try:
             async for raw in source:
-                try:
-                    chunk = normaliser.feed(decode_chunk(_encode(raw)))
-                except (msgspec.MsgspecError, ValueError, TypeError) as error:
-                    raise UpstreamBroken(f"The plugin of `{call.model}` gave what is no chunk.") from error
-                yield (chunk,)
+                yield (normaliser.feed(decode_chunk(_encode(raw))),)
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            raise UpstreamBroken(f"The plugin of `{call.model}` gave what is no chunk.") from error
         finally:
             await source.aclose()
 
@@ -126,8 +131,8 @@ class PluginBackend:
             ended, called, last = False, False, None
             while True:
                 async with asyncio.timeout(wait_s):
-                    piece = await self._guarded(anext(pieces, None), call)
-                if piece is None:
+                    piece = await self._guarded(anext(pieces, _ENDED), call)
+                if piece is _ENDED:
                     break
                 chunk = {**head, **as_chunk(piece), "id": head["id"]}
                 wait_s = self._config.idle_timeout_s
@@ -145,9 +150,7 @@ class PluginBackend:
         except TimeoutError as error:
             raise UpstreamTimeout(f"`{call.model}` sent nothing for {wait_s:g} s.") from error
         finally:
-            close = getattr(pieces, "aclose", None)
-            if close is not None:
-                await close()
+            await self._closed(pieces)
 
     async def _ask(self, call: ModelCall, *, stream: bool) -> Any:
         chat = await self._function(call)
@@ -185,6 +188,17 @@ class PluginBackend:
                 f"The plugin of `{call.model}` failed: {type(error).__name__}.", retryable=False
             ) from error
 
+    async def _closed(self, pieces: AsyncIterator[Any] | None) -> None:
+        """Have a generator end, which has said what it had to say: whether it can is nobody's concern but its author's."""
+        close = getattr(pieces, "aclose", None)
+        if close is None:
+            return
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await close()
+        except Exception as error:  # noqa: BLE001 - the outermost handler of a user's code: anything may come out of it
+            _log.warning("a plugin could not close its stream", backend=self._name, error=type(error).__name__)
+
     def _body(self, returned: Any, call: ModelCall) -> dict[str, Any]:
         """What `chat` returned, as a Chat Completions body."""
         if isinstance(returned, str):
@@ -209,7 +223,7 @@ class PluginBackend:
         text, tracker, reason, usage = "", CallTracker(new_call_id), "", None
         iterator = aiter(pieces)
         try:
-            while (piece := await self._guarded(anext(iterator, None), call)) is not None:
+            while (piece := await self._guarded(anext(iterator, _ENDED), call)) is not _ENDED:
                 chunk = decode_chunk(_encode(as_chunk(piece)))
                 usage = as_chunk(piece).get("usage") or usage
                 for choice in chunk.choices:
@@ -219,9 +233,7 @@ class PluginBackend:
                             tracker.add(delta)
                         reason = choice.finish_reason or reason
         finally:
-            close = getattr(iterator, "aclose", None)
-            if close is not None:
-                await close()
+            await self._closed(iterator)
         calls: tuple[ToolCall, ...] = tracker.calls()
         message: dict[str, Any] = {"content": text or None if calls else text}
         if calls:

@@ -6,10 +6,11 @@ is `chat/react.py`'s. To everything behind it, calls are calls, whoever wrote th
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -26,6 +27,9 @@ from gateway.chat.react_reader import ReactReader, Said
 from gateway.errors import InvalidRequest, UpstreamError
 from gateway.ids import new_call_id
 from gateway.late import late
+
+# What a call gets that has no time left: it fails as one that took too long.
+_LEAST_S: Final = 0.001
 
 _encode = msgspec.json.Encoder().encode
 _log: Any = structlog.get_logger("gateway.backends")
@@ -102,7 +106,8 @@ class ReactBackend:
         await self._inner.close()
 
     async def _complete_first(self, call: ModelCall) -> Answer:
-        """Ask with tools; once it is refused for them, in text from now on."""
+        """Ask with tools; once it is refused for them, in text from now on, in what is left of the time."""
+        until = _now() + call.timeout_s
         try:
             answer = await self._inner.complete(call)
         except (UpstreamError, InvalidRequest) as error:
@@ -111,10 +116,11 @@ class ReactBackend:
         else:
             self._learned.takes_tools = True
             return answer
-        return await self._complete_as_text(call)
+        return await self._complete_as_text(_in_time(call, until))
 
     async def _stream_first(self, call: ModelCall) -> AsyncGenerator[Sequence[Chunk], None]:
         begun = False
+        until = _now() + call.timeout_s
         try:
             async with aclosing(self._inner.stream(call)) as batches:
                 async for batch in batches:
@@ -125,7 +131,7 @@ class ReactBackend:
         except (UpstreamError, InvalidRequest) as error:
             if begun or not self._refuses_tools(error):
                 raise
-        async with aclosing(self._stream_as_text(call)) as batches:
+        async with aclosing(self._stream_as_text(_in_time(call, until))) as batches:
             async for batch in batches:
                 yield batch
 
@@ -245,6 +251,15 @@ def _chunk(top: dict[str, Any], index: int, delta: dict[str, Any], reason: str |
     )
     head = {name: value for name, value in top.items() if name not in ("choices", "usage")}
     return Chunk(_encode({**head, "choices": [built]}), seen)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _in_time(call: ModelCall, until: float) -> ModelCall:
+    """The call, in what is left of its time."""
+    return msgspec.structs.replace(call, timeout_s=max(_LEAST_S, until - _now()))
 
 
 def _in_text(call: ModelCall, choice: Choice | None) -> ModelCall:

@@ -95,11 +95,14 @@ async def read_whole(content: Reader, until: float) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def read_refusal(response: Response) -> bytes:
-    """What can be read of why a request was refused, up to 64 KB: as far as it comes; nothing where it cannot be read."""
+async def read_refusal(response: Response, until: float) -> bytes:
+    """What can be read of why a request was refused, up to 64 KB: as far as it comes in 5 s, or until that time of the loop.
+
+    Nothing where it cannot be read.
+    """
     parts: list[bytes] = []
     size = 0
-    until = asyncio.get_running_loop().time() + _REFUSAL_S
+    until = min(until, asyncio.get_running_loop().time() + _REFUSAL_S)
     with suppress(UnknownEncoding, HttpFailed, OSError):
         reader = reader_of(response)
         while size < _REFUSAL_BYTES and (data := await reader.readany(until)):

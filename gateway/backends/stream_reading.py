@@ -18,6 +18,7 @@ from gateway.chat.surrogates import SurrogateJoiner
 
 # Chunks that are read one by one before it is looked how they look.
 _FEW: Final = 2
+_END: Final = b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
 
 
 class StreamReading:
@@ -84,7 +85,8 @@ class StreamReading:
                 if found[1] > start:
                     few = _FEW
                 chunks[-1], start = found
-        self.begun = self.begun or any(chunk.fields.choices for chunk in chunks)
+        if not self.begun:
+            self.begun = any(chunk.fields.choices for chunk in chunks)
         if ends:
             self._end(ends)
         return chunks
@@ -94,6 +96,10 @@ class StreamReading:
         if choices := chunk.fields.choices:
             self.begun = True
             self._end(choices)
+
+    def missing_end(self) -> list[bytes]:
+        """The chunk that would have ended the answer; none where it has several choices: some servers give fewer than were wanted."""
+        return [_END] if self._wanted == 1 else []
 
     def _end(self, choices: Sequence[ChunkChoice]) -> None:
         """The answer is complete when each of its choices has ended."""

@@ -82,6 +82,7 @@ class WatchedBackend:
         whole: seconds of answers that are not streamed.
         tool_schemas: the dialect of schemas it takes tools in.
         layout: the order of messages it insists on, or None.
+        sized: whether it is known how much it takes.
         key_count: how many keys it has; a backend without keys has one that is none.
         only_key: its key, where it has no other.
     """
@@ -95,6 +96,7 @@ class WatchedBackend:
         self.whole = Pace()
         self.tool_schemas = dialect_of(config)
         self.layout = _layout(config)
+        self.sized = config.context_tokens is not None
         self._keys = tuple(Key(adapter) for adapter in adapters)
         self.key_count = len(self._keys)
         self.only_key = self._keys[0] if self.key_count == 1 else None

@@ -121,7 +121,7 @@ def read_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
     message = _message(choice.message, new_id)
     reason = finish_reason(choice.finish_reason, has_calls=ToolCall in map(type, message.blocks))
     usage = answer.usage
-    counted = usage.usage() if usage is not None and not usage.blank else None
+    counted = usage.usage() if usage is not None and (usage.total_tokens or not usage.blank) else None
     return Answer(message, reason, counted, body, choice.finish_reason)
 
 

@@ -124,9 +124,11 @@ class StreamNormaliser:
         if pieces:
             out["tool_calls"] = [encode_piece(piece) for piece in pieces]
             seen.tool_calls = [_delta(piece) for piece in pieces]
-        if not out and reason is None:
+        likely = logprobs(source)
+        # A token may have no text of its own: a character's first bytes have none.
+        if not out and reason is None and not (likely and any(likely.values())):
             return None
-        built = {"index": index, "delta": out, "logprobs": logprobs(source), "finish_reason": reason}
+        built = {"index": index, "delta": out, "logprobs": likely, "finish_reason": reason}
         return built, ChunkChoice(index, seen, reason)
 
 

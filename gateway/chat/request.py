@@ -54,14 +54,14 @@ class ChatRequest(msgspec.Struct, frozen=True, gc=False):
 
     model: str
     messages: tuple[Message, ...]
-    stream: bool
-    include_usage: bool
-    tools: tuple[ClientTool, ...]
-    tool_choice: ToolChoice | None
-    parallel_tool_calls: bool | None
-    n: int
-    user: str | None
-    fields: Mapping[str, msgspec.Raw]
+    stream: bool = False
+    include_usage: bool = False
+    tools: tuple[ClientTool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    n: int = 1
+    user: str | None = None
+    fields: Mapping[str, msgspec.Raw] = {}
     functions: bool = False
     approvals: tuple[str, ...] = ()
 

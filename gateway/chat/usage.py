@@ -108,7 +108,9 @@ class WireUsage(msgspec.Struct, gc=False):
 
     def usage(self) -> Usage:
         """The same as whole numbers, never negative."""
-        asked, answered = self.prompt_tokens, self._completion
+        asked, answered = self.prompt_tokens, self.completion_tokens
+        if answered is None:
+            answered = self.output_tokens
         if asked is None and (asked := self.input_tokens) is None:
             asked = (self.total_tokens or 0) - (answered or 0)
         prompt, completion = self.prompt_tokens_details, self.completion_tokens_details

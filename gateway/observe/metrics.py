@@ -338,10 +338,12 @@ class Metrics:
         first, made, by, last = map(_data_of, plain(events))
         try:
             alike = self._alike[first["endpoint"], by["backend"], _decided_of(made), _labels_of(last)]
-            alike.measured.append(_measured_of(last))
+            measured = alike.measured
+            measured.append(_measured_of(last))
         except KeyError:
             alike = self._first_alike(first.get("endpoint", NONE), made, by, last)
-        if len(alike.measured) >= _MOST_ALIKE:
+            measured = alike.measured
+        if len(measured) >= _MOST_ALIKE:
             self._count_alike(alike)
 
     def _first_alike(

@@ -64,8 +64,10 @@ class Ending:
         theirs, stopped = progress.theirs, progress.stopped
         if stopped is not None or progress.closing is not None:
             await _add_own(progress, sink)
-        reason = "stop" if stopped is None else "length"
-        if stopped is None and (last.finish_reason != "stop" or theirs):
+        reason = "stop"
+        if stopped is not None:
+            reason = "length"
+        elif last.finish_reason != "stop" or theirs:
             reason = _reason(last.finish_reason, turn, theirs=bool(theirs))
         message = last.message
         if len(progress.answers) != 1 or progress.words or theirs != last.calls:

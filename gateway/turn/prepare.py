@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -15,10 +15,10 @@ from gateway.chat.blocks import Message, ToolResult, role_of
 from gateway.chat.codecs.chat_completions import with_system_text
 from gateway.chat.parameters import with_defaults
 from gateway.chat.request import ChatRequest, tool_name_of, tool_wire_of
-from gateway.clock import Clock
+from gateway.clock import Clock, within
 from gateway.config.models import CacheConfig
 from gateway.config.names import Meant
-from gateway.errors import HookFailed, InvalidRequest
+from gateway.errors import HookFailed, InvalidRequest, StoreUnavailable
 from gateway.observe.events import Recorder
 from gateway.routing.conditions import UsedFacts
 from gateway.routing.decision import Decision
@@ -40,6 +40,8 @@ from gateway.turn.snapshot import Snapshot, may_use
 from gateway.turn.sticky import places
 from gateway.turn.terms import Terms, terms_of
 from gateway.turn.waiting import ids_in
+
+_Result = TypeVar("_Result")
 
 _encode = msgspec.json.Encoder().encode
 _LOGPROBS: Final = {"logprobs": msgspec.Raw(b"true")}
@@ -115,9 +117,7 @@ def decide(
     Raises:
         NoSuchModel: the name is unknown to this caller.
     """
-    if (
-        request.model == snapshot.config.router.model and principal.models is None and snapshot.router_decides
-    ):  # nearly all requests
+    if request.model == snapshot.routed and principal.models is None:  # nearly all requests
         return snapshot.router.decide(facts_of(request, principal, wishes, snapshot.used), explain=explain)
     return _decide(request, principal, wishes, snapshot, kept, explain)
 
@@ -147,7 +147,8 @@ async def _decide(
         meant = snapshot.meant_by(request.model, principal)
         decision = Decision(None, meant.model, "explicit", str(snapshot.version), reason="the request names its model")
     if snapshot.hooks.on_decision:
-        decision = await snapshot.hooks.decision(decision, request, principal)
+        hooked = snapshot.hooks.decision(decision, request, principal)
+        decision = await hook_in_time(limit_of(snapshot.turn_timeout_s, wishes), hooked)
         if snapshot.meant_of(decision, request.model) is None:
             raise HookFailed(f"An `on_decision` hook chose the model `{decision.model}`, which does not exist.")
     if kept is not None and place and decision.route is not None and not explain:
@@ -189,8 +190,11 @@ class Preparing:
             NoSuchModel: the name is unknown to this caller.
             StoreUnavailable: the thread's hidden rounds cannot be read, or what was said in confidence before.
         """
-        if request.n > 1 and snapshot.hooks.on_answer:
+        several = request.n > 1
+        if several and snapshot.hooks.on_answer:
             raise InvalidRequest("`n` must be 1 here: this gateway looks at each answer before it is sent.", param="n")
+        limit_s = snapshot.turn_timeout_s
+        deadline = self._clock.monotonic() + limit_s
         before = held(pin, snapshot) if pin is not None else None
         decision = (
             pin.decision if pin is not None else await decide(request, principal, wishes, snapshot, kept=self._kept)
@@ -222,19 +226,22 @@ class Preparing:
             private = record.private = _private(snapshot.privacy, principal, terms)
         messages = request.messages
         goes_on = "assistant" in map(role_of, messages)
-        bare = not goes_on or self._continuity.is_bare(record.owner, wishes.session, messages)
-        if not (bare or wishes.whole) and snapshot.tools.specs:
-            messages = await _restored(request, principal, wishes, record, self._continuity)
+        bare = True
+        if goes_on:
+            bare = self._continuity.is_bare(record.owner, wishes.session, messages)
+            if not (bare or wishes.whole) and snapshot.tools.specs:
+                restoring = _restored(request, principal, wishes, record, self._continuity)
+                messages = await self._of_the_store(restoring, wishes, limit_s, deadline)
         if private is not None and snapshot.privacy is not None:
             # What tools told the caller in confidence before is private in this turn too.
-            await snapshot.privacy.recall(principal.owner, private, messages)
+            recalling = snapshot.privacy.recall(principal.owner, private, messages)
+            await self._of_the_store(recalling, wishes, limit_s, deadline)
         if terms.system:
             messages = with_system_text(messages, terms.system)
 
         fields = with_defaults(request.fields, terms.params) if terms.params else request.fields
-        if request.n > 1:
+        if several:
             fields = {**fields, "n": msgspec.Raw(_encode(request.n))}
-        limit_s = snapshot.turn_timeout_s
         # Of what counts for more than thirty here, a name for two, Python makes a dict first.
         turn = Turn(
             record,
@@ -249,7 +256,7 @@ class Preparing:
             messages=messages,
             fields=fields,
             limit_s=limit_s,
-            deadline=self._clock.monotonic() + limit_s,
+            deadline=deadline,
             answer_id=f"chatcmpl-{record.trace_id}",
             created=int(self._clock.now()),
             tags=principal.tags,
@@ -270,6 +277,49 @@ class Preparing:
             turn.cache = _cache(request, messages, terms.cache)
         return turn
 
+    def _of_the_store(
+        self, work: Coroutine[Any, Any, _Result], wishes: Wishes, limit_s: float, deadline: float
+    ) -> Coroutine[Any, Any, _Result]:
+        """What work that asks the store comes to, in the time of a turn that may take `limit_s`, up to `deadline`, or less."""
+        least_s = limit_of(limit_s, wishes)
+        return in_time(deadline - limit_s + least_s - self._clock.monotonic(), least_s, work)
+
+
+def limit_of(limit_s: float, wishes: Wishes) -> float:
+    """Seconds a request may take, of which the gateway allows so many."""
+    return limit_s if wishes.deadline_s is None else min(limit_s, wishes.deadline_s)
+
+
+async def in_time(left_s: float, limit_s: float, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """What work comes to that asks the store for a turn, where that takes no longer than what is left of the turn's time.
+
+    Args:
+        left_s: what is left.
+        limit_s: what the turn had.
+        work: costs nothing more where it need not wait.
+
+    Raises:
+        StoreUnavailable: it took longer.
+    """
+    try:
+        return await within(left_s, work)
+    except TimeoutError as error:
+        raise StoreUnavailable(
+            f"The store did not answer within the {limit_s:g} s that the request may take."
+        ) from error
+
+
+async def hook_in_time(limit_s: float, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """What hooks that a turn waits for come to, where that takes no longer than the turn may.
+
+    Raises:
+        HookFailed: it took longer.
+    """
+    try:
+        return await within(limit_s, work)
+    except TimeoutError as error:
+        raise HookFailed(f"A hook did not let the turn begin within {limit_s:g} s.") from error
+
 
 def _heed(wishes: Wishes, turn: Turn) -> None:
     """Make the turn as the request's headers ask for."""
@@ -277,9 +327,9 @@ def _heed(wishes: Wishes, turn: Turn) -> None:
     turn.session = wishes.session
     turn.headers = wishes.headers
     turn.fallbacks = wishes.fallbacks
-    if wishes.deadline_s is not None and wishes.deadline_s < turn.limit_s:
-        turn.deadline += wishes.deadline_s - turn.limit_s
-        turn.limit_s = wishes.deadline_s
+    limit_s = limit_of(turn.limit_s, wishes)
+    turn.deadline += limit_s - turn.limit_s
+    turn.limit_s = limit_s
     if wishes.durable:
         turn.on_failure = turn.terms.on_failure_of_runs
 

@@ -97,6 +97,7 @@ class ResponseLog:
         self._due = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._stopping = False
+        self._deleted = False
 
     @property
     def next(self) -> int:
@@ -139,6 +140,9 @@ class ResponseLog:
     async def room(self) -> None:
         """Wait until what was added has gone far enough on its way."""
         while self._unkept_bytes > _AHEAD_BYTES and not self.over:
+            if self._deleted and not self.readers:
+                self._forget(self.next)  # nobody can come back for it
+                return
             self._moved.clear()
             await self._moved.wait()
 
@@ -204,6 +208,7 @@ class ResponseLog:
                         yield ()
         finally:
             self.readers -= 1
+            self._moved.set()
 
     def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()
@@ -244,6 +249,8 @@ class ResponseLog:
         if not kept:
             # It was deleted, or is somebody else's: nobody will ask for these but who reads them now.
             self._store = None
+            self._deleted = True
+            self._moved.set()
             return
         self._unkept = until
         self._unkept_bytes -= size

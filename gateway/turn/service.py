@@ -15,9 +15,9 @@ from gateway.chat.blocks import Message
 from gateway.chat.codecs.chat_completions import encode_messages
 from gateway.chat.normalise import read_answer, read_choices
 from gateway.chat.request import ChatRequest, tool_name_of
-from gateway.clock import Clock, within
+from gateway.clock import Clock
 from gateway.config.versions import Versioned
-from gateway.errors import GatewayError, HookFailed, UpstreamUnavailable
+from gateway.errors import GatewayError, UpstreamUnavailable
 from gateway.ids import new_call_id
 from gateway.observe.audience import Audience
 from gateway.observe.events import LiveSubscriber, Recorder
@@ -33,7 +33,7 @@ from gateway.turn.loop import TurnLoop, TurnResult
 from gateway.turn.offering import Offering
 from gateway.turn.permits import Permit, Permits
 from gateway.turn.pinned import Pin, read_pin, refuse_changed
-from gateway.turn.prepare import NO_WISHES, Preparing, Wishes
+from gateway.turn.prepare import NO_WISHES, Preparing, Wishes, hook_in_time, in_time, limit_of
 from gateway.turn.scribing import Scribe
 from gateway.turn.snapshot import Snapshot
 from gateway.turn.state import State
@@ -145,18 +145,20 @@ class Turns:
         turn: Turn | None = None
         try:
             snapshot = lease.value
-            if wishes is NO_WISHES and not snapshot.hooks.at_begin:
+            wishing = wishes is not NO_WISHES
+            if not (wishing or snapshot.hooks.at_begin):
                 turn = await self._preparing.turn(request, principal, wishes, snapshot, record)
             else:
                 turn = await self._prepared(request, principal, wishes, snapshot, record)
             turn.window = self._scribe.window(turn, wishes)
             if turn.terms.recalls:
-                await self._scribe.recall(turn)
+                await in_time(turn.deadline - self._clock.monotonic(), turn.limit_s, self._scribe.recall(turn))
             self.running[trace_id] = turn
             sink = begun(turn)
             if sink is not None and snapshot.hooks.on_answer:
                 sink = GuardedSink(sink, snapshot.hooks, principal)
-            joins = wishes.key is not None or wishes.retried or (turn.offered and _acts(turn.offered))
+            repeats = wishing and (wishes.key is not None or wishes.retried)
+            joins = repeats or (turn.offered and _acts(turn.offered))
             answered = False
             try:
                 result = await (self._joined(turn, wishes, sink, body) if joins else self._run(turn, sink))
@@ -206,14 +208,13 @@ class Turns:
         try:
             if stay is not None:
                 request, wishes = stay.request, stay.wishes
-            begins = self._hooked if snapshot.hooks.on_request else self._preparing.turn
-            begun = begins(request, principal, wishes, snapshot, record, pin)
-            turn = await within(snapshot.turn_timeout_s, begun)
-        except BaseException as error:
+            if snapshot.hooks.on_request:
+                turn = await self._hooked(request, principal, wishes, snapshot, record, pin)
+            else:
+                turn = await self._preparing.turn(request, principal, wishes, snapshot, record, pin)
+        except BaseException:
             if stay is not None:
                 stay.leave(record)
-            if isinstance(error, TimeoutError):
-                raise HookFailed(f"A hook did not let the turn begin within {snapshot.turn_timeout_s:g} s.") from error
             raise
         if stay is not None:
             turn.stay, turn.cache = stay, None
@@ -229,7 +230,8 @@ class Turns:
         pin: Pin | None,
     ) -> Turn:
         """The turn, as hooks let it begin."""
-        changed = await snapshot.hooks.request(request, principal)
+        limit_s = limit_of(snapshot.turn_timeout_s, wishes)
+        changed = await hook_in_time(limit_s, snapshot.hooks.request(request, principal))
         if changed is not request:
             record.emit("hook.changed", hook="on_request")
         return await self._preparing.turn(changed, principal, wishes, snapshot, record, pin)

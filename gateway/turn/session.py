@@ -7,8 +7,9 @@ answer, and nothing before. Does not know SQL, nor what of a conversation is sen
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -193,9 +194,16 @@ class SessionKeeper:
         until, look_s = self._clock.monotonic() + wait_s, _LOOK_S
         while True:
             now = self._clock.now()
-            row = await self._sessions.take(
-                owner, name, holder, until=now + limit_s + _GRACE_S, now=now, alive=self._alive
+            held_until = now + limit_s + _GRACE_S
+            taking = asyncio.ensure_future(
+                self._sessions.take(owner, name, holder, until=held_until, now=now, alive=self._alive)
             )
+            try:
+                row = await asyncio.shield(taking)
+            except asyncio.CancelledError:
+                # Whether it is taken by now is not known: whoever would have come in goes out at once.
+                self._soon(self._give_up(taking, holder))
+                raise
             if row is not None:
                 return row
             if self._clock.monotonic() >= until:
@@ -258,9 +266,18 @@ class SessionKeeper:
 
     def release(self, row: SessionRow, holder: str) -> None:
         """Hold a session no more, in a moment."""
-        task = asyncio.get_running_loop().create_task(self._release(row, holder), name="session-release")
+        self._soon(self._release(row, holder))
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="session-release")
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
+
+    async def _give_up(self, taking: Awaitable[SessionRow | None], holder: str) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            row = await taking
+            if row is not None:
+                await self._release(row, holder)
 
     async def _release(self, row: SessionRow, holder: str) -> None:
         try:

@@ -53,7 +53,7 @@ class Snapshot:
         encoder: the router's, as far as it may see what people say; None where likeness is not asked.
         allowances: who is limited by what.
         used: which facts of a request its routes ask for.
-        router_decides: whether nothing but the router has a say in where a request goes that leaves it open.
+        routed: the name that leaves a model open, where nothing but the router has a say in where such a request goes; else None.
         patterns: what pins are found by.
         body_limit_bytes: no request's body may be larger.
         turn_timeout_s: no turn may take longer.
@@ -77,7 +77,7 @@ class Snapshot:
     encoder: Encoder | None = None
     allowances: Allowances = field(init=False)
     used: UsedFacts = field(init=False)
-    router_decides: bool = field(init=False)
+    routed: str | None = field(init=False)
     patterns: PinPatterns = field(init=False)
     body_limit_bytes: int = field(init=False)
     turn_timeout_s: float = field(init=False)
@@ -90,7 +90,7 @@ class Snapshot:
         object.__setattr__(self, "allowances", Allowances(self.config, self.routes))
         object.__setattr__(self, "used", UsedFacts(route.when for route in self.routes.values()))
         alone = not (self.config.router.sticky or self.hooks.on_decision)
-        object.__setattr__(self, "router_decides", alone)
+        object.__setattr__(self, "routed", self.config.router.model if alone else None)
         object.__setattr__(self, "patterns", PinPatterns(self.config.context.pins))
         object.__setattr__(self, "body_limit_bytes", int(self.config.server.body_limit_mb * 1024 * 1024))
         object.__setattr__(self, "turn_timeout_s", self.config.server.turn_timeout_s)

@@ -6,8 +6,9 @@ stay inside. Does not know sockets or the wire of the client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -21,6 +22,9 @@ from gateway.chat.usage import Usage
 from gateway.tools.outcome import Outcome
 
 _encode = msgspec.json.Encoder().encode
+# What every choice of a chunk has.
+_SHAPE: Final = frozenset({"index", "delta", "finish_reason"})
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Sink(Protocol):
@@ -74,15 +78,6 @@ class StreamState(msgspec.Struct, eq=False):
         if before is not None:
             self.roles, self.finished = set(before.roles), set(before.finished)
             self.client_calls = before.client_calls
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """What is left of one choice of a chunk, encoded as it is."""
-
-    index: int
-    delta: dict[str, Any]
-    logprobs: Any
-    finish_reason: str | None
 
 
 class StreamedRound:
@@ -154,7 +149,7 @@ class StreamedRound:
     @property
     def calling(self) -> bool:
         """Whether the first choice asks for a call."""
-        return bool(self._assemblies[0].tracker.calls())
+        return bool(self._assemblies[0].calls())
 
     def straight(self) -> Callable[[TextName], Callable[[str], None]] | None:
         """What takes in text of the first choice that passes as it comes, by the field that says it; None before its role was sent."""
@@ -164,9 +159,12 @@ class StreamedRound:
         """Take in what arrived; what of it the client may see."""
         visible: list[Chunk] = []
         for chunk in chunks:
-            if chunk.run is not None and 0 in self._state.roles:
-                self._assemblies[0].taking(chunk.run.form.name)(chunk.run.text)
-                visible.append(chunk)
+            if chunk.run is not None:
+                if 0 in self._state.roles:
+                    self._assemblies[0].taking(chunk.run.form.name)(chunk.run.text)
+                    visible.append(chunk)
+                else:
+                    visible += self.feed(chunk.singles)
                 continue
             said, choices = chunk.fields.usage, chunk.fields.choices
             if said is not None and not said.blank:
@@ -176,8 +174,7 @@ class StreamedRound:
             if len(choices) == 1 and said is None and self._passes(choices[0]):
                 visible.append(chunk)
                 continue
-            for one in chunk.singles:
-                visible.extend(self._careful(one, one.choices))
+            visible += self._careful(chunk, choices)
         return visible
 
     def _passes(self, choice: ChunkChoice) -> bool:
@@ -192,7 +189,7 @@ class StreamedRound:
                 return False
             if reason is not None:
                 finished = self._state.finished
-                if reason not in ("stop", "length") or 0 in finished or assembly.tracker.calls():
+                if reason not in ("stop", "length") or 0 in finished or assembly.calls():
                     return False
                 finished.add(0)
             roles.add(0)
@@ -201,11 +198,12 @@ class StreamedRound:
 
     def _careful(self, chunk: Chunk, choices: list[ChunkChoice]) -> list[Chunk]:
         """Look at each choice; the chunk passes unchanged only if nothing in it has to be hidden or mended."""
-        kept: list[_Kept] = []
+        kept: list[dict[str, Any]] = []
         events: list[Chunk] = []
         # Usage rides on the last chunk alone, and only where it was asked for.
         unchanged = chunk.fields.usage is None
-        sources = msgspec.json.decode(chunk.data)["choices"]
+        top = msgspec.json.decode(chunk.data)
+        sources = top["choices"]
         for position, choice in enumerate(choices):
             index = choice.index if choice.index is not None else position
             delta = choice.delta or Delta()
@@ -213,9 +211,11 @@ class StreamedRound:
             out = dict(source.get("delta") or {})
             assembly = self._assembly(index)
             pieces = self._pieces(assembly, delta, choice.finish_reason)
+            # What stands beside a registry call is as little the client's as the call is.
+            says_more = not (self._guarded and assembly.calls()) and _says_more(source)
             if index in self._state.roles:
                 unchanged = out.pop("role", None) is None and unchanged
-            elif self._shows(out, pieces) or not self._guarded:
+            elif says_more or self._shows(out, pieces) or not self._guarded:
                 self._state.roles.add(index)
                 if delta.role != "assistant":
                     out, unchanged = {"role": "assistant", **{n: v for n, v in out.items() if n != "role"}}, False
@@ -236,16 +236,16 @@ class StreamedRound:
                     unchanged = False
                 else:
                     self._state.finished.add(index)
-                    calls = assembly.tracker.calls()
+                    calls = assembly.calls()
                     reason = finish_reason(choice.finish_reason, has_calls=bool(calls))
                     unchanged = unchanged and reason == choice.finish_reason
-            if reason is None and not _says_something(out):
+            if reason is None and not says_more and not _says_something(out):
                 unchanged = False
                 continue
-            kept.append(_Kept(index, out, source.get("logprobs"), reason))
+            kept.append({"logprobs": None, **source, "index": index, "delta": out, "finish_reason": reason})
         if not kept:
             return events
-        return [chunk] if unchanged else [_made(kept), *events]
+        return [chunk] if unchanged else [_made(kept, top), *events]
 
     def _assembly(self, index: int) -> Assembly:
         if (known := self._assemblies.get(index)) is not None:
@@ -255,7 +255,7 @@ class StreamedRound:
 
     def _pieces(self, assembly: Assembly, delta: Delta, reason: str | None) -> list[CallPiece]:
         pieces = assembly.add(delta, reason)
-        return [*pieces, *assembly.tracker.filled()] if self._guarded and reason else pieces
+        return [*pieces, *assembly.filled()] if self._guarded and reason else pieces
 
     def _shows(self, out: dict[str, Any], pieces: list[CallPiece]) -> bool:
         rest = {name: value for name, value in out.items() if name not in ("tool_calls", "function_call", "role")}
@@ -289,12 +289,12 @@ def whole_chunk(message: Message, reason: str | None, index: int = 0) -> Chunk:
             encode_piece(CallPiece(position, True, call.id, call.name, call.arguments, call.custom))
             for position, call in enumerate(calls)
         ]
-    return _made([_Kept(index, delta, None, reason)])
+    return _made([_choice(index, delta, reason)])
 
 
 def end_chunk(reason: str, index: int = 0) -> Chunk:
     """The end of one choice."""
-    return _made([_Kept(index, {}, None, reason)])
+    return _made([_choice(index, {}, reason)])
 
 
 def outcome_chunk(number: int, outcome: Outcome) -> Chunk:
@@ -319,6 +319,21 @@ def _says_something(delta: dict[str, Any]) -> bool:
     return any(value not in (None, "", []) for value in delta.values())
 
 
-def _made(choices: list[_Kept]) -> Chunk:
-    seen = [ChunkChoice(each.index, msgspec.convert(each.delta, Delta), each.finish_reason) for each in choices]
-    return Chunk(_encode({"object": "chat.completion.chunk", "choices": choices}), ChunkFields(choices=seen))
+def _says_more(choice: dict[str, Any]) -> bool:
+    """Whether a choice carries more than its delta and its end: how likely each token was, or what only its server knows."""
+    rest = (value for name, value in choice.items() if name not in _SHAPE)
+    return any(_says_something(value) if isinstance(value, dict) else value not in (None, "", []) for value in rest)
+
+
+def _choice(index: int, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+def _made(choices: list[dict[str, Any]], top: Mapping[str, Any] = _NOTHING) -> Chunk:
+    """A chunk of these choices, with whatever else stood in the one they are from; its usage apart."""
+    rest = {name: value for name, value in top.items() if name != "usage"}
+    seen = [
+        ChunkChoice(each["index"], msgspec.convert(each["delta"], Delta), each["finish_reason"]) for each in choices
+    ]
+    body = {"object": "chat.completion.chunk", **rest, "choices": choices}
+    return Chunk(_encode(body), ChunkFields(choices=seen))

@@ -20,6 +20,7 @@ class Client:
         self.pieces: list[bytes] = []
         self.over = False
         self._came = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
 
     def begin(self, lines: bytes) -> None:
         self.heads.append(lines)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -19,6 +18,7 @@ from gateway.clock import SystemClock
 from gateway.config.models import BackendConfig
 from gateway.observe.events import Recorder
 from tests.backends.contract import model_call
+from tests.cancelling import Cancel, at_once, just_as_it_goes_on, stepped
 from tests.upstream import DONE, Reply, ScriptedUpstream, UpstreamRequest, answer, body, error, f, stream, u, words
 
 _MOST: Final = 200
@@ -26,41 +26,6 @@ _STREAM: Final = stream(*words("hello big world"), f("stop"), u(1, 3), DONE).cut
 _WHOLE: Final = answer("hello big world").cut(40)
 _REFUSED: Final = error(400, "Unrecognized request argument supplied: stream_options")
 _DOWN: Final = error(503, headers={"retry-after": "0"})
-
-
-@types.coroutine
-def _stepped(
-    work: Coroutine[Any, Any, None], at: int, cancel: Callable[[asyncio.Task[Any], Any], None]
-) -> Generator[Any, Any, bool]:
-    """Go through work, and cancel it where it waits for the time of this number, from 1; whether it came to wait so often."""
-    task = asyncio.current_task()
-    assert task is not None
-    number = 0
-    raised: BaseException | None = None
-    while True:
-        try:
-            awaited = work.send(None) if raised is None else work.throw(raised)
-        except StopIteration:
-            return number >= at
-        number, raised = number + 1, None
-        if number == at:
-            cancel(task, awaited)
-        try:
-            yield awaited
-        except BaseException as error:  # noqa: BLE001 - all of it is the work's
-            raised = error
-
-
-def _at_once(task: asyncio.Task[Any], awaited: Any) -> None:
-    task.cancel()
-
-
-def _just_as_it_goes_on(task: asyncio.Task[Any], awaited: Any) -> None:
-    """What it waits for has come, and it has not been told yet."""
-    if awaited is None:
-        task.cancel()
-    else:
-        awaited.add_done_callback(lambda _: task.cancel())
 
 
 def _script(kind: str) -> Callable[[UpstreamRequest], Reply]:
@@ -81,13 +46,11 @@ def _script(kind: str) -> Callable[[UpstreamRequest], Reply]:
     return reply
 
 
-@pytest.mark.parametrize("cancel", [_at_once, _just_as_it_goes_on])
+@pytest.mark.parametrize("cancel", [at_once, just_as_it_goes_on])
 @pytest.mark.parametrize("streamed", [False, True], ids=["JSON", "SSE"])
 @pytest.mark.parametrize("kept", [False, True], ids=["new connection", "kept connection"])
 @pytest.mark.parametrize("kind", ["plain", "asked anew", "tried again", "no stream", "queued"])
-async def test_what_is_cancelled_leaves_nothing_behind(
-    kind: str, kept: bool, streamed: bool, cancel: Callable[[asyncio.Task[Any], Any], None]
-) -> None:
+async def test_what_is_cancelled_leaves_nothing_behind(kind: str, kept: bool, streamed: bool, cancel: Cancel) -> None:
     for at in range(1, _MOST):
         async with ScriptedUpstream(then=answer("warm")) as upstream:
             config = BackendConfig(provider="openai", base_url=upstream.base_url, model="m", max_concurrency=1)
@@ -113,7 +76,7 @@ async def test_what_is_cancelled_leaves_nothing_behind(
             if kind == "queued":
                 assert only.places.take()
                 asyncio.get_running_loop().call_later(0.002, only.places.release)
-            task = asyncio.create_task(_stepped(ask(), at, cancel))
+            task = asyncio.create_task(stepped(ask(), at, cancel))
             await asyncio.wait([task], timeout=10)
             assert task.done(), at
             if kind == "queued":

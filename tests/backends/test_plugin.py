@@ -183,3 +183,69 @@ async def test_closing_the_stream_closes_the_generator(tmp_path: Path) -> None:
 def test_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.py"):
         PluginBackend("mine", BackendConfig(provider="plugin", module=str(tmp_path / "absent.py")))
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["JSON", "SSE"])
+@pytest.mark.parametrize(
+    "piece",
+    ['{"choices": 5}', "5", "None", '{"choices": [{"delta": {"tool_calls": 5}}]}', '{"content": object()}'],
+)
+async def test_piece_that_is_none_is_a_broken_answer(tmp_path: Path, piece: str, streamed: bool) -> None:
+    source = f"async def chat(request):\n    yield 'a'\n    yield {piece}\n    yield 'b'\n"
+    async with loaded(tmp_path / "odd.py", source) as backend:
+        with pytest.raises(UpstreamBroken):
+            await read_stream(backend, model_call("hi")) if streamed else await backend.complete(model_call("hi"))
+
+
+@pytest.mark.parametrize("message", ["5", "[5]", "'text'"])
+async def test_whole_answer_with_an_odd_message_is_a_broken_stream(tmp_path: Path, message: str) -> None:
+    source = f"async def chat(request):\n    return {{'choices': [{{'message': {message}}}]}}\n"
+    async with loaded(tmp_path / "odd.py", source) as backend:
+        with pytest.raises(UpstreamBroken):
+            await read_stream(backend, model_call("hi"))
+
+
+CLOSING = """
+import asyncio
+
+class Pieces:
+    def __init__(self):
+        self._said = iter(["a", "b"])
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        for piece in self._said:
+            return piece
+        if FAILS:
+            raise RuntimeError("gone")
+        raise StopAsyncIteration
+
+    async def aclose(self):
+        CLOSE
+
+async def chat(request):
+    return Pieces()
+"""
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["JSON", "SSE"])
+@pytest.mark.parametrize(
+    "close",
+    ["await asyncio.Event().wait()", "raise TimeoutError", "raise RuntimeError('cannot close')"],
+    ids=["hangs", "is late", "fails"],
+)
+async def test_plugin_that_cannot_close_its_pieces_has_said_them(
+    tmp_path: Path, close: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.backends.plugin._CLOSE_S", 0.05)
+    source = CLOSING.replace("CLOSE", close)
+    async with loaded(tmp_path / "whole.py", f"FAILS = False\n{source}") as backend, asyncio.timeout(5):
+        if streamed:
+            assert (await read_stream(backend, model_call("hi"))).text == "ab"
+        else:
+            assert (await backend.complete(model_call("hi"))).message.text == "ab"
+    async with loaded(tmp_path / "failing.py", f"FAILS = True\n{source}") as backend, asyncio.timeout(5):
+        with pytest.raises(UpstreamError, match="RuntimeError"):
+            await read_stream(backend, model_call("hi")) if streamed else await backend.complete(model_call("hi"))

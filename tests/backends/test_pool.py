@@ -549,6 +549,19 @@ async def test_stream_that_broke_after_content_is_not_begun_anew_B011() -> None:
     assert (len(broken.calls), other.calls) == (1, [])
 
 
+async def test_bare_timeout_is_a_failure_like_any_other() -> None:
+    """Behind content, it was taken for a first token that did not come, and begun anew."""
+    late, other = named("b1", [d({"content": "The capital"}), TimeoutError()]), named("b2", OK)
+    on = Dispatch([watched(late), watched(other)], retries=3)
+    with pytest.raises(UpstreamTimeout, match="in time"):
+        await streamed_batches(on)
+    assert (len(late.calls), other.calls, on.outcomes) == (1, [], [("b1", "timeout")])
+    early = named("b1", then=[d({"role": "assistant"}), TimeoutError()])
+    on = Dispatch([watched(early), watched(other)], retries=1)
+    assert {batch.backend for batch in await streamed_batches(on)} == {"b2"}
+    assert len(early.calls) == 2
+
+
 async def test_stream_of_which_the_client_saw_nothing_is_begun_anew_under_another_number() -> None:
     broken = named("b1", [tc(0, id="a", name="now", arguments="{"), UpstreamBroken("cut")])
     on = Dispatch([watched(broken), watched(named("b2", OK))])

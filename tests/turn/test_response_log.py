@@ -165,3 +165,30 @@ def test_batches_are_opened_behind_a_number() -> None:
         [b"d", b"e"],
         [],
     ]
+
+
+@pytest.mark.parametrize("reader", [False, True], ids=["nobody reads", "its reader leaves"])
+async def test_maker_of_a_deleted_response_waits_for_nobody(
+    store: Gated, monkeypatch: pytest.MonkeyPatch, reader: bool
+) -> None:
+    monkeypatch.setattr(response_log, "_AHEAD_BYTES", 100)
+    monkeypatch.setattr(response_log, "_WRITE_EVERY_S", 0.001)
+    log = log_over(store)
+    await store.inner.delete("r", "app")
+    batches = log.follow(-1, 60.0)
+    log.add([b"a" * 50])
+    if reader:
+        assert await anext(batches) == [b"a" * 50]
+    log.add([b"b" * 100])
+    waiting = asyncio.create_task(log.room())
+    store.gate.set()
+    if reader:
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await batches.aclose()
+    await asyncio.wait([waiting], timeout=5)
+    assert waiting.done()
+    log.add([b"c"])
+    assert log.next == 3
+    await log.stop()
+    log.end()

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.chat.blocks import Message
-from gateway.chat.chunk import Chunk, decode_chunk
+from gateway.chat.chunk import Chunk, Delta, decode_chunk
+from gateway.chat.scanner import RunScanner
 from gateway.chat.usage import Usage
 from gateway.ids import new_call_id
 from gateway.turn.stream import StreamedRound, StreamState
@@ -134,6 +135,63 @@ async def test_logprobs_stay_on_a_chunk_that_had_to_be_changed() -> None:
     frame = chunk(choices=[{"index": 0, "delta": {"content": "x"}, "logprobs": logprobs, "finish_reason": None}])
     sink, _ = await shown([frame])
     assert sink.choices[0]["logprobs"] == logprobs
+
+
+TOKEN = {"token": "\\xf0", "logprob": -0.1, "bytes": [240], "top_logprobs": []}
+
+
+def odd(delta: dict[str, Any], reason: str | None = None, **beside: Any) -> Frame:
+    """A chunk whose choice says more than its delta."""
+    return chunk(choices=[{"index": 0, "delta": delta, "finish_reason": reason, **beside}], provider="p")
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["tools", "no tools"])
+@pytest.mark.parametrize("counted", [True, False], ids=["usage", "no usage"])
+async def test_nothing_that_is_said_beside_an_empty_text_is_lost(guarded: bool, counted: bool) -> None:
+    """A character's first bytes are a token without a text, and the last token's probability comes with the end."""
+    likely = {"content": [TOKEN], "refusal": None}
+    frames = [
+        odd({"role": "assistant", "content": ""}),
+        odd({"content": ""}, logprobs=likely),
+        odd({"content": "x"}, logprobs=likely, token_ids=[1]),
+        odd({"content": ""}, logprobs=None, token_ids=[2]),
+        odd({"content": "", "vendor": 3}),
+        odd({"content": ""}, "stop", logprobs=likely, stop_reason="eos"),
+    ]
+    if counted:
+        for frame in frames:
+            assert isinstance(frame.payload, dict)
+            frame.payload["usage"] = {"prompt_tokens": 5, "completion_tokens": 1}
+    sink, _ = await shown(frames, guarded=guarded)
+    assert (sink.text, sink.roles) == ("x", ["assistant"])
+    assert [each["logprobs"]["content"] for each in sink.choices if each.get("logprobs")] == [[TOKEN]] * 3
+    assert [each["token_ids"] for each in sink.choices if "token_ids" in each] == [[1], [2]]
+    assert [each["delta"]["vendor"] for each in sink.choices if "vendor" in each["delta"]] == [3]
+    assert [each["stop_reason"] for each in sink.choices if "stop_reason" in each] == ["eos"]
+    assert sink.finishes == ([] if guarded else ["stop"])
+    assert all(body["provider"] == "p" and "usage" not in body for body in sink.chunks)
+
+
+async def test_nothing_beside_a_registry_call_is_shown() -> None:
+    likely = {"content": [TOKEN], "refusal": None}
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "ours", "arguments": "{}"}}
+    sink, _ = await shown(
+        [odd({"tool_calls": [call]}, logprobs=likely), odd({}, "tool_calls", logprobs=likely, stop_reason="eos")]
+    )
+    assert sink.chunks == []
+
+
+async def test_run_that_comes_first_is_read_as_its_chunks_are_one_by_one() -> None:
+    view = StreamedRound(StreamState(), frozenset(), guarded=True, new_id=new_call_id)
+    came = chunks_of(*[d({"content": text}) for text in ("", "a", "", "b")])
+    reading = RunScanner()
+    assert reading.learn(came[0])
+    found = reading.scan([each.data for each in came], 0)
+    assert found is not None
+    seen = view.feed([found[0]])
+    alone = StreamedRound(StreamState(), frozenset(), guarded=True, new_id=new_call_id)
+    assert [each.data for each in seen] == [one.data for each in came for one in alone.feed([each])]
+    assert [(each.choices[0].delta or Delta()).content for each in seen] == ["a", "", "b"]
 
 
 async def test_unguarded_round_ends_once_and_with_the_right_reason() -> None:
