@@ -194,8 +194,9 @@ class Pool:
                             attempt.began(now())
                         begun = True
                         yield PoolBatch(held, name, model, number, last.tap if type(last) is Tapped else None)
-                finally:
+                except BaseException:
                     await batches.aclose()
+                    raise
                 attempt.answered(now(), streamed=True)
             except (GatewayError, TimeoutError) as error:
                 # What was seen is seen, however the rest of it fails: nobody begins it anew.

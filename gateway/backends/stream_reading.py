@@ -85,7 +85,8 @@ class StreamReading:
                 if found[1] > start:
                     few = _FEW
                 chunks[-1], start = found
-        self.begun = self.begun or any(chunk.fields.choices for chunk in chunks)
+        if not self.begun:
+            self.begun = any(chunk.fields.choices for chunk in chunks)
         if ends:
             self._end(ends)
         return chunks

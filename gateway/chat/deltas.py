@@ -159,15 +159,19 @@ class CallTracker:
 
 
 class Assembly:
-    """One choice of a streamed answer, put together."""
+    """One choice of a streamed answer, put together. Takes what a `CallTracker` takes, for its calls."""
 
-    __slots__ = ("finish_reason", "reasoning", "refusal", "text", "tracker")
+    __slots__ = ("_holding", "_new_id", "_taken", "_tracker", "finish_reason", "reasoning", "refusal", "text")
 
     def __init__(self, new_id: Callable[[], str], taken: Collection[str] = (), *, holding: bool = False) -> None:
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.refusal: list[str] = []
-        self.tracker = CallTracker(new_id, taken, holding=holding)
+        # Most answers call nothing.
+        self._tracker: CallTracker | None = None
+        self._new_id = new_id
+        self._taken = taken
+        self._holding = holding
         self.finish_reason: str | None = None
 
     def add(self, delta: Delta, finish_reason: str | None) -> list[CallPiece]:
@@ -183,7 +187,18 @@ class Assembly:
             self.finish_reason = finish_reason
         if delta.tool_calls is None and delta.function_call is None:
             return []
-        return [piece for call in calls_of(delta) if (piece := self.tracker.add(call)) is not None]
+        tracker = self._tracker
+        if tracker is None:
+            tracker = self._tracker = CallTracker(self._new_id, self._taken, holding=self._holding)
+        return [piece for call in calls_of(delta) if (piece := tracker.add(call)) is not None]
+
+    def filled(self) -> list[CallPiece]:
+        """See `CallTracker.filled`."""
+        return [] if self._tracker is None else self._tracker.filled()
+
+    def calls(self) -> tuple[ToolCall, ...]:
+        """See `CallTracker.calls`."""
+        return () if self._tracker is None else self._tracker.calls()
 
     def taking(self, name: TextName) -> Callable[[str], None]:
         """What takes in text that came in this field of a delta."""
@@ -198,7 +213,8 @@ class Assembly:
             blocks.append(Text("".join(self.text)))
         if self.refusal:
             blocks.append(Refusal("".join(self.refusal)))
-        blocks.extend(self.tracker.calls())
+        if self._tracker is not None:
+            blocks.extend(self._tracker.calls())
         return Message("assistant", tuple(blocks))
 
 

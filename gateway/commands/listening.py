@@ -9,6 +9,7 @@ import contextlib
 import gc
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -129,6 +130,9 @@ class Server(HttpServer):
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
+        # The loop would note every asynchronous generator, two for each stream, to close at its end those that are open still.
+        # Here whoever reads from one closes it.
+        sys.set_asyncgen_hooks(firstiter=None)
         await self.serve(sockets=[sock])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

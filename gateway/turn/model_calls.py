@@ -135,39 +135,38 @@ class ModelCalls:
             seen=(lambda: sent) if turn.offered or asked.held else None,
         )
         try:
-            try:
-                async for batch in stream:
-                    arrived = self._clock.monotonic()
-                    waited += arrived - wanted
-                    if batch.attempt != attempt:
-                        if attempt:  # the one before failed unseen: what it said is as if it had never been
-                            view = self._view(turn, state, view.taken)
-                            held.clear()
-                            state.restore(before)
-                        first = arrived - started
-                        attempt = batch.attempt
-                        turn.answered_from(name, batch.backend, batch.model)
-                        turn.first_token_s = first if turn.first_token_s is None else turn.first_token_s
-                    if turn.offered and turn.client_tools and (ids := call_ids(batch.chunks)):
-                        view.taken |= await self._taken(turn, ids)
-                    if tokens is not None:
-                        tokens.take(batch.attempt, batch.chunks)
-                    visible = view.feed(batch.chunks)
-                    if before is not None and not view.calling:
-                        held += visible
-                    elif visible:
-                        sent = True
-                        await sink.relay([*held, *visible] if held else visible)
+            async for batch in stream:
+                arrived = self._clock.monotonic()
+                waited += arrived - wanted
+                if batch.attempt != attempt:
+                    if attempt:  # the one before failed unseen: what it said is as if it had never been
+                        view = self._view(turn, state, view.taken)
                         held.clear()
-                        _let_through(turn, asked, batch.tap, sink, view)
-                    wanted = self._clock.monotonic()
-            finally:  # what `aclosing` does, without coroutines of its own
-                await stream.aclose()
+                        state.restore(before)
+                    first = arrived - started
+                    attempt = batch.attempt
+                    turn.answered_from(name, batch.backend, batch.model)
+                    turn.first_token_s = first if turn.first_token_s is None else turn.first_token_s
+                if turn.offered and turn.client_tools and (ids := call_ids(batch.chunks)):
+                    view.taken |= await self._taken(turn, ids)
+                if tokens is not None:
+                    tokens.take(batch.attempt, batch.chunks)
+                visible = view.feed(batch.chunks)
+                if before is not None and not view.calling:
+                    held += visible
+                elif visible:
+                    sent = True
+                    await sink.relay([*held, *visible] if held else visible)
+                    held.clear()
+                    _let_through(turn, asked, batch.tap, sink, view)
+                wanted = self._clock.monotonic()
         except BaseException:
             # Whatever ends the round: what the client has got of it was paid for.
             if sent:
                 turn.used(view.usage or _estimate(call, view.message()))
                 state.broken_off = view.message()
+            # What `aclosing` does, without coroutines of its own; a stream that was read to its end is closed.
+            await stream.aclose()
             raise
         finally:
             turn.upstream_s += waited
@@ -196,7 +195,8 @@ class ModelCalls:
             new_id=new_call_id,
             shown_round=turn.machine.rounds if turn.shows_tools else None,
         )
-        view.taken.update(taken)
+        if taken:
+            view.taken.update(taken)
         return view
 
     def _answered(self, turn: Turn, done: Round, seconds: float, first_token_s: float | None, attempt: int) -> None:

@@ -149,7 +149,7 @@ class StreamedRound:
     @property
     def calling(self) -> bool:
         """Whether the first choice asks for a call."""
-        return bool(self._assemblies[0].tracker.calls())
+        return bool(self._assemblies[0].calls())
 
     def straight(self) -> Callable[[TextName], Callable[[str], None]] | None:
         """What takes in text of the first choice that passes as it comes, by the field that says it; None before its role was sent."""
@@ -189,7 +189,7 @@ class StreamedRound:
                 return False
             if reason is not None:
                 finished = self._state.finished
-                if reason not in ("stop", "length") or 0 in finished or assembly.tracker.calls():
+                if reason not in ("stop", "length") or 0 in finished or assembly.calls():
                     return False
                 finished.add(0)
             roles.add(0)
@@ -212,7 +212,7 @@ class StreamedRound:
             assembly = self._assembly(index)
             pieces = self._pieces(assembly, delta, choice.finish_reason)
             # What stands beside a registry call is as little the client's as the call is.
-            says_more = not (self._guarded and assembly.tracker.calls()) and _says_more(source)
+            says_more = not (self._guarded and assembly.calls()) and _says_more(source)
             if index in self._state.roles:
                 unchanged = out.pop("role", None) is None and unchanged
             elif says_more or self._shows(out, pieces) or not self._guarded:
@@ -236,7 +236,7 @@ class StreamedRound:
                     unchanged = False
                 else:
                     self._state.finished.add(index)
-                    calls = assembly.tracker.calls()
+                    calls = assembly.calls()
                     reason = finish_reason(choice.finish_reason, has_calls=bool(calls))
                     unchanged = unchanged and reason == choice.finish_reason
             if reason is None and not says_more and not _says_something(out):
@@ -255,7 +255,7 @@ class StreamedRound:
 
     def _pieces(self, assembly: Assembly, delta: Delta, reason: str | None) -> list[CallPiece]:
         pieces = assembly.add(delta, reason)
-        return [*pieces, *assembly.tracker.filled()] if self._guarded and reason else pieces
+        return [*pieces, *assembly.filled()] if self._guarded and reason else pieces
 
     def _shows(self, out: dict[str, Any], pieces: list[CallPiece]) -> bool:
         rest = {name: value for name, value in out.items() if name not in ("tool_calls", "function_call", "role")}
