@@ -27,6 +27,11 @@ def made_at(trace_id: str) -> float:
     return int(trace_id[:_TIME_DIGITS], 16) / _PARTS
 
 
+def begun_at(moment: float) -> str:
+    """What trace ids begin with that are made then; `moment` is in seconds since the epoch."""
+    return f"{min(max(int(moment * _PARTS), 0), _TIME_MASK):0{_TIME_DIGITS}x}"
+
+
 def new_call_id() -> str:
     """An id for a tool call that came without one."""
     return f"call_{random.getrandbits(96):024x}"

@@ -160,7 +160,8 @@ trace_owners: Final = Table(
     Index(None, "batch_id"),
 )
 
-# Response ids that do not end with their trace's id: those of turns that joined another.
+# Response ids that do not end with their trace's id (those of turns that joined another), and ids of traces that were not made when
+# these began.
 trace_names: Final = Table(
     "trace_names",
     metadata,

@@ -21,9 +21,11 @@ BATCH_BYTES: Final = 512_000
 BATCH_S: Final = 60.0
 # A turn is recorded under an id that is not this many seconds old, unless it is taken up again: then an earlier trace of it may be kept.
 FRESH_S: Final = 1.0
+# Seconds between the makings of the ids from a batch's first to its last.
+SPAN_S: Final = BATCH_S + 2 * FRESH_S
 
 
-class TraceSummary(msgspec.Struct, frozen=True, array_like=True):
+class TraceSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a trace says of a finished turn without its events. Times are seconds since the epoch, `seconds` is how long it took."""
 
     trace_id: str
@@ -60,7 +62,7 @@ class TraceRow(msgspec.Struct, frozen=True):
     events: bytes
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Kept(msgspec.Struct, frozen=True, gc=False):
     """Where in its batch's events a trace stands, and its summary."""
 
     start: int
@@ -72,15 +74,15 @@ class TraceBatch(msgspec.Struct, frozen=True):
     """Traces that are kept together.
 
     Attributes:
-        first_id: the smallest of their ids.
-        last_id: the largest.
+        first_id: the smallest of their ids but for `again`; empty where there is no other.
+        last_id: the largest of them. No two of them were made more than `SPAN_S` apart.
         oldest_at: when the first of them began, in seconds since the epoch.
         newest_at: when the last of them began.
         count: how many they are.
         size: bytes of their events.
         owners: whose they are.
-        names: by what they can be asked for beside their ids and what ends with them.
-        again: ids of turns of which an earlier trace may be kept.
+        names: by what they can be asked for beside those ids and what ends with them: `again` among it.
+        again: ids that were not made when their traces began. Of such a turn an earlier trace may be kept.
         kept: JSON of a list of `Kept`.
         events: what all of them hold, one behind the other.
     """
@@ -134,6 +136,14 @@ def kept_of(kept: bytes) -> list[Kept]:
     return [Kept(start, size, TraceSummary(*said[:_FIELDS])) for start, size, said in _decode(kept)]
 
 
+def kept_as(trace_id: str, kept: bytes) -> list[Kept]:
+    """Those of this trace id among them."""
+    # Most batches that are looked into do not hold it: to read them would take fifty times as long.
+    if trace_id.encode(errors="replace") not in kept:
+        return []
+    return [each for each in kept_of(kept) if each.summary.trace_id == trace_id]
+
+
 def batches_of(summaries: Sequence[TraceSummary], events: Sequence[bytes]) -> list[TraceBatch]:
     """These traces as batches, none too large and none over too long a time.
 
@@ -167,20 +177,23 @@ def _of(indexes: Iterable[int], summaries: Sequence[TraceSummary], events: Seque
 def _batch(summaries: Sequence[TraceSummary], events: Sequence[bytes]) -> TraceBatch:
     ids, starts, sizes = [*map(_id_of, summaries)], [*map(_started_at, summaries)], [*map(len, events)]
     places = [0, *accumulate(sizes)]
+    again = frozenset(each.trace_id for each in summaries if not _is_fresh(each))
+    # An id of any other time would make the batch one of those to look into for every id between.
+    spanned = [each for each in ids if each not in again] if again else ids
     return TraceBatch(
-        min(ids),
-        max(ids),
+        min(spanned, default=""),
+        max(spanned, default=""),
         min(starts),
         max(starts),
         len(ids),
         places[-1],
         frozenset(map(_owner_of, summaries)),
-        frozenset(
+        again.union(
             each.response_id
             for each in summaries
             if each.response_id is not None and not each.response_id.endswith(each.trace_id)
         ),
-        frozenset(each.trace_id for each in summaries if not _is_fresh(each)),
+        again,
         _encode([*zip(places, sizes, summaries, strict=False)]),
         b"".join(events),
     )

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate
+from math import inf
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, and_, delete, func, select, tuple_
+from sqlalchemy import BigInteger, ColumnElement, Select, SelectBase, and_, delete, func, select, tuple_, union_all
 from sqlalchemy.ext.asyncio.engine import AsyncConnection
 
+from gateway.ids import begun_at, made_at
 from gateway.store.database import Database
 from gateway.store.inserting import insert
 from gateway.store.tables import approvals, trace_batches, trace_names, trace_owners
 from gateway.store.trace_records import (
     BATCH_S,
     FRESH_S,
+    SPAN_S,
     Kept,
     TraceBatch,
     TraceRow,
     TraceSummary,
     batches_of,
+    kept_as,
     kept_of,
 )
 
 _ID_DIGITS: Final = 32
 # Batches that one statement forgets: short transactions, so that the journal never waits long.
 _FORGOTTEN: Final = 100
-# Batches that are read at first for a list; then twice as many, and so on.
+# Batches that are read at first for a list; then twice as many, and so on up to what keeps the event loop for some 3 ms.
 _READ: Final = 4
+_READ_AT_MOST: Final = 32
 
 _COLUMNS: Final = tuple(column.name for column in trace_batches.c if column.name in TraceBatch.__struct_fields__)
 _ADD: Final = f"INSERT INTO trace_batches ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - fixed names
@@ -48,10 +55,11 @@ class SqlTraces:
         """Keep these in one transaction."""
         if not batches:
             return
-        if self._database.is_postgresql or any(batch.again for batch in batches):
+        again = frozenset[str]().union(*(batch.again for batch in batches))
+        if self._database.is_postgresql or again:
             async with self._database.transaction() as connection:
                 for batch in batches:
-                    for kept in await _without_earlier(connection, batch):
+                    for kept in await _without_earlier(connection, batch, again) if again else [batch]:
                         await _insert(connection, kept)
             return
 
@@ -79,7 +87,8 @@ class SqlTraces:
                     return None
                 number, kept = found
                 part = func.substr(trace_batches.c.events, kept.start + 1, kept.size)
-                events = await connection.scalar(select(part).where(trace_batches.c.id == number))
+                # Of an empty block SQLite makes none.
+                events = await connection.scalar(select(func.coalesce(part, b"")).where(trace_batches.c.id == number))
                 if events is not None:
                     return TraceRow(kept.summary, events)
         return None
@@ -90,22 +99,29 @@ class SqlTraces:
             behind = None
             if after is not None:
                 found = await _find(connection, after, owner)
-                if found is None:
+                if found is None or found[1].summary.trace_id != after:
                     return []
                 behind = found[1].summary.place
             # An earlier trace of a turn may stand beside its later one for as long as ids are fresh: that much more is read.
-            until = None if behind is None else behind[0] + 2 * FRESH_S
+            until = inf if behind is None else behind[0] + 2 * FRESH_S
+            since = -inf
             latest: dict[str, TraceSummary] = {}
             chosen: list[TraceSummary] = []
             async for newest_at, read in _read(connection, owner, until):
                 for summary in read:
                     known = latest.get(summary.trace_id)
-                    if known is None or known.finished_at <= summary.finished_at:
+                    if since <= summary.started_at <= until and (
+                        known is None or known.finished_at <= summary.finished_at
+                    ):
                         latest[summary.trace_id] = summary
-                chosen = [each for each in latest.values() if behind is None or each.place < behind]
-                chosen = sorted(chosen, key=_place_of, reverse=True)[:limit]
-                if len(chosen) == limit and newest_at < chosen[-1].started_at - 2 * FRESH_S:
-                    break
+                ordered = sorted(latest.values(), key=_place_of, reverse=True)
+                chosen = [each for each in ordered if behind is None or each.place < behind][:limit]
+                if len(chosen) == limit:
+                    since = chosen[-1].started_at - 2 * FRESH_S
+                    if newest_at < since:
+                        break
+                    # What cannot be chosen any more is not put in order again and again.
+                    latest = {each.trace_id: each for each in ordered if each.started_at >= since}
             return chosen
 
     async def prune(self, *, before: float, max_bytes: int) -> int:
@@ -195,75 +211,89 @@ async def _thin(connection: AsyncConnection, number: int, choose: Callable[[Sequ
     return len(kept) - len(stay)
 
 
-async def _without_earlier(connection: AsyncConnection, batch: TraceBatch) -> list[TraceBatch]:
-    """The batch without traces of turns of which a later one is kept; earlier ones are forgotten."""
-    if not batch.again or not await _batches_of_ids(connection, min(batch.again), max(batch.again)):
-        return [batch]
-    superseded: set[str] = set()
+async def _without_earlier(connection: AsyncConnection, batch: TraceBatch, again: AbstractSet[str]) -> list[TraceBatch]:
+    """The batch without traces of turns, of those `again`, of which a later one is kept; earlier ones are forgotten."""
     rows = batch.rows()
-    ended = {row.summary.trace_id: row.summary.finished_at for row in rows if row.summary.trace_id in batch.again}
-    for trace_id, finished_at in ended.items():
-        for number, kept in await _batches_of_ids(connection, trace_id, trace_id):
-            of_it = [each for each in kept if each.summary.trace_id == trace_id]
-            if any(each.summary.finished_at > finished_at for each in of_it):
-                superseded.add(trace_id)
-            elif of_it:
-                await _thin(connection, number, partial(_without, trace_id))
-    if not superseded:
-        return [batch]
-    rows = [row for row in rows if row.summary.trace_id not in superseded]
-    return batches_of([row.summary for row in rows], [row.events for row in rows])
+    last: dict[str, TraceRow] = {}
+    for row in rows:
+        summary = row.summary
+        if summary.trace_id in again and (
+            summary.trace_id not in last or last[summary.trace_id].summary.finished_at <= summary.finished_at
+        ):
+            last[summary.trace_id] = row
+    # In one order, or two writers might wait for each other.
+    for trace_id in sorted(last):
+        if await _is_superseded(connection, trace_id, last[trace_id].summary.finished_at):
+            del last[trace_id]
+    stay = [row for row in rows if row.summary.trace_id not in again or last.get(row.summary.trace_id) is row]
+    return (
+        [batch] if len(stay) == len(rows) else batches_of([row.summary for row in stay], [row.events for row in stay])
+    )
 
 
-async def _batches_of_ids(connection: AsyncConnection, first: str, last: str) -> list[tuple[int, list[Kept]]]:
-    """The batches that may hold traces of ids from the one to the other."""
-    query = select(trace_batches.c.id, trace_batches.c.kept).where(_spans(first, last))
-    return [(row.id, kept_of(row.kept)) for row in await connection.execute(query)]
-
-
-def _spans(first: str, last: str) -> ColumnElement[bool]:
-    return and_(trace_batches.c.last_id >= first, trace_batches.c.first_id <= last)
+async def _is_superseded(connection: AsyncConnection, trace_id: str, finished_at: float) -> bool:
+    """Whether a trace of this turn is kept that ended later; those that did not are forgotten."""
+    # Again and again: another writer may just have written their batch anew, with them.
+    while places := await _places(connection, trace_id, None):
+        if any(kept.summary.finished_at > finished_at for _, kept in places):
+            return True
+        for number in {number for number, _ in places}:
+            await _thin(connection, number, partial(_without, trace_id))
+    return False
 
 
 async def _find(connection: AsyncConnection, name: str, owner: str | None) -> tuple[int, Kept] | None:
     """The newest trace that is called so, and its batch."""
     # What a turn is called ends with its trace id, or is listed.
     trace_id = name[-_ID_DIGITS:]
-    found = {summary.trace_id: place for summary, place in await _latest(connection, _spans(trace_id, trace_id), owner)}
-    listed = trace_batches.c.id.in_(select(trace_names.c.batch_id).where(trace_names.c.name == name))
-    for summary, _ in await _latest(connection, listed, owner):
-        other = summary.trace_id
-        if summary.is_called(name) and other not in found:
-            # Perhaps a trace of before: its turn's later one stands where its id does.
-            places = await _latest(connection, _spans(other, other), owner)
-            found |= {each.trace_id: place for each, place in places if each.trace_id == other}
-    called = [(number, kept) for number, kept in found.values() if kept.summary.is_called(name)]
-    return max(called, key=lambda each: each[1].summary.place, default=None)
+    named = select(trace_batches.c.kept).where(trace_batches.c.id.in_(_named(name)))
+    listed = [each.summary for kept in await connection.scalars(named) for each in kept_of(kept)]
+    called = [each for each in listed if each.is_called(name) and each.trace_id != trace_id]
+    others = dict.fromkeys(each.trace_id for each in sorted(called, key=_place_of, reverse=True))
+    found = [place async for place in _last_of(connection, [trace_id], name, owner)]
+    async for place in _last_of(connection, others, name, owner):
+        found.append(place)
+        break
+    return max(found, key=lambda each: each[1].summary.place, default=None)
 
 
-async def _latest(
-    connection: AsyncConnection, condition: ColumnElement[bool], owner: str | None
-) -> list[tuple[TraceSummary, tuple[int, Kept]]]:
-    """The owner's traces in these batches, of each turn the one that ended last, with their batches' numbers."""
-    query = select(trace_batches.c.id, trace_batches.c.kept).where(condition).order_by(trace_batches.c.id)
-    latest: dict[str, tuple[int, Kept]] = {}
-    for row in await connection.execute(query):
-        for each in kept_of(row.kept):
-            summary = each.summary
-            known = latest.get(summary.trace_id)
-            if owner in {None, summary.owner} and (
-                known is None or known[1].summary.finished_at <= summary.finished_at
-            ):
-                latest[summary.trace_id] = (row.id, each)
-    return [(place[1].summary, place) for place in latest.values()]
+async def _last_of(
+    connection: AsyncConnection, trace_ids: Iterable[str], name: str, owner: str | None
+) -> AsyncIterator[tuple[int, Kept]]:
+    """Of each of these turns the trace that ended last, if it is called so, and its batch."""
+    for trace_id in trace_ids:
+        places = await _places(connection, trace_id, owner)
+        # Of two that ended at once, the one that came later.
+        last = max(reversed(places), key=lambda each: each[1].summary.finished_at, default=None)
+        if last is not None and last[1].summary.is_called(name):
+            yield last
+
+
+async def _places(connection: AsyncConnection, trace_id: str, owner: str | None) -> list[tuple[int, Kept]]:
+    """The traces of this id, with their batches."""
+    batches = trace_batches.c
+    holding: SelectBase = _named(trace_id)
+    with suppress(ValueError):
+        # The first condition bounds how much of the index is read.
+        behind = begun_at(made_at(trace_id) + SPAN_S + 1)
+        spanning = and_(batches.last_id < behind, batches.last_id >= trace_id, batches.first_id <= trace_id)
+        holding = union_all(select(batches.id).where(spanning), _named(trace_id))
+    query = select(batches.id, batches.kept).where(batches.id.in_(holding)).order_by(batches.id)
+    return [
+        (row.id, each)
+        for row in await connection.execute(query)
+        for each in kept_as(trace_id, row.kept)
+        if owner in {None, each.summary.owner}
+    ]
 
 
 async def _read(
-    connection: AsyncConnection, owner: str | None, until: float | None
+    connection: AsyncConnection, owner: str | None, until: float
 ) -> AsyncIterator[tuple[float, list[TraceSummary]]]:
-    """The owner's traces, batch by batch, those with the newest first: when the newest of a batch began, and all of it.
+    """The owner's traces, some batches at a time, those with the newest first: all of them, and when the newest of the last of them
+    began.
 
-    With `until`, only batches with traces that began by then.
+    Only batches with traces that began by `until`.
     """
     batches = trace_batches.c
     at, number = (
@@ -272,20 +302,25 @@ async def _read(
     query = select(at, number, batches.kept).order_by(at.desc(), number.desc())
     if owner is not None:
         query = query.join_from(trace_owners, trace_batches, batches.id == number).where(trace_owners.c.owner == owner)
-    if until is not None:
+    if until < inf:
         # The first condition is the index's.
         query = query.where(at <= until + BATCH_S, batches.oldest_at <= until)
     count, last = _READ, None
     while True:
         page = query if last is None else query.where(at <= last[0], tuple_(at, number) < tuple_(*last))
         rows = (await connection.execute(page.limit(count))).all()
-        for newest_at, batch_id, kept in rows:
-            summaries = [each.summary for each in kept_of(kept)]
-            yield newest_at, [each for each in summaries if owner in {None, each.owner}]
-            last = (newest_at, batch_id)
+        if rows:
+            last = (rows[-1][0], rows[-1][1])
+            summaries = (each.summary for *_, kept in rows for each in kept_of(kept))
+            yield last[0], [each for each in summaries if owner in {None, each.owner}]
         if len(rows) < count:
             return
-        count *= 2
+        count = min(2 * count, _READ_AT_MOST)
+
+
+def _named(name: str) -> Select[int]:
+    """The batches that list this name."""
+    return select(trace_names.c.batch_id).where(trace_names.c.name == name)
 
 
 def _without(trace_id: str, kept: Sequence[Kept]) -> list[Kept]:

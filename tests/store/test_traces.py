@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,16 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, select, text
 
 from gateway import ids
 from gateway.ids import made_at, new_trace_id
+from gateway.store import trace_records
 from gateway.store.memory import MemoryTraces
 from gateway.store.sql import SqlStore
-from gateway.store.trace_records import BATCH_BYTES, BATCH_S, TraceRow, TraceSummary, batches_of
+from gateway.store.tables import trace_batches
+from gateway.store.trace_records import BATCH_BYTES, BATCH_S, SPAN_S, TraceRow, TraceSummary, batches_of
+from gateway.store.traces import _thin
 from tests.postgres import Postgres
 from tests.traces import batched, changed, traced
 
@@ -163,6 +168,116 @@ async def test_a_list_reads_no_more_than_it_needs(tmp_path: Path) -> None:
     await store.close()
 
 
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The batches whose summaries were read."""
+    read: list[bytes] = []
+    decode = trace_records._decode
+
+    def counted(kept: bytes) -> Any:
+        read.append(kept)
+        return decode(kept)
+
+    monkeypatch.setattr(trace_records, "_decode", counted)
+    return read
+
+
+async def test_ids_of_any_time_are_found_and_lead_no_other_search_astray(store: SqlStore, decoded: list[bytes]) -> None:
+    chance, batches, asked = random.Random(5), [], []
+    for number in range(400):
+        began = NOW + number
+        rows = [lasting(id_of(began + part / 10, chance), began + part / 10, 1) for part in range(3)]
+        # As schedules have them, and turns that waited long.
+        rows.append(lasting(f"{chance.getrandbits(128):032x}", began, 1))
+        rows.append(lasting(id_of(began - 3000, chance), began, 1, response_id=f"resp_{number}"))
+        batches += batched(*rows)
+        asked += [row for row in rows if number % 100 == 50]
+    await store.traces.add(batches)
+    for row in asked:
+        decoded.clear()
+        assert await store.traces.get(row.summary.trace_id, "app") == row
+        assert len(decoded) <= 2
+    for unknown in (id_of(NOW + 200, chance), "0" * 32, "f" * 32, "g" * 32, "req_", "%", f"resp_{'0' * 32}"):
+        decoded.clear()
+        assert await store.traces.get(unknown, None) is None
+        assert not decoded
+    decoded.clear()
+    again = changed(asked[0], started_at=NOW + 9000, finished_at=NOW + 9001)
+    await store.traces.add(batched(again))
+    # The batch to be kept, and the one that was written anew.
+    assert len(decoded) <= 4
+    assert await store.traces.get(again.summary.trace_id, None) == again
+    assert len(await store.traces.newest(None, limit=9999)) == 5 * 400
+
+
+async def test_a_page_behind_long_turns_is_not_put_in_order_again_and_again(store: SqlStore) -> None:
+    chance, batches, count = random.Random(6), [], 0
+    for second in range(200):
+        rows = [(NOW + second - BATCH_S * chance.random()) for _ in range(50)]
+        batches += batched(*[lasting(id_of(began, chance), began, NOW + second - began) for began in rows])
+    await store.traces.add(batches)
+    whole = await store.traces.newest(None, limit=10_000)
+
+    def counted(frame: Any, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code is TraceSummary.place.fget.__code__  # type: ignore[attr-defined]
+
+    sys.setprofile(counted)
+    page = await store.traces.newest(None, limit=100, after=whole[5000].trace_id)
+    sys.setprofile(None)
+    assert page == whole[5001:5101]
+    assert count < 20_000
+
+
+async def test_an_earlier_trace_that_is_written_behind_the_later_one_is_forgotten(store: SqlStore) -> None:
+    chance = random.Random(7)
+    trace_id = id_of(NOW, chance)
+    earlier, later = lasting(trace_id, NOW, 4, status=500), lasting(trace_id, NOW + 10, 0.1)
+    other = lasting(id_of(NOW + 1, chance), NOW + 1, 3)
+    await store.traces.add([*batched(later), *batched(earlier, other)])
+    assert await store.traces.newest(None, limit=9) == [later.summary, other.summary]
+    assert await store.traces.newest(None, limit=9, after=other.summary.trace_id) == []
+    assert await store.traces.get(trace_id, None) == later
+
+
+async def test_what_is_written_anew_meanwhile_is_forgotten_too(postgres_server: Postgres) -> None:
+    store = SqlStore(await postgres_server.migrated())
+    await store.open()
+    chance = random.Random(8)
+    rows = [lasting(id_of(NOW + number, chance), NOW + number, 1) for number in range(3)]
+    await store.traces.add(batched(*rows))
+    later = changed(rows[1], started_at=NOW + 50, finished_at=NOW + 51)
+    async with asyncio.timeout(20):
+        async with store._database.transaction() as connection:
+            # What another writer is at: it takes the batch away and puts it back.
+            number = await connection.scalar(select(trace_batches.c.id))
+            assert number is not None
+            await _thin(connection, number, lambda kept: kept)
+            adding = asyncio.create_task(store.traces.add(batched(later)))
+            async with store._database.reading() as looking:
+                waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                while not await looking.scalar(waiting):
+                    await asyncio.sleep(0.01)
+        await adding
+    assert await store.traces.newest(None, limit=9) == [later.summary, rows[2].summary, rows[0].summary]
+    assert await store.traces.newest(None, limit=9, after=rows[2].summary.trace_id) == [rows[0].summary]
+    await store.close()
+
+
+async def test_a_list_goes_on_behind_a_trace_id_alone(store: SqlStore) -> None:
+    chance = random.Random(9)
+    rows = [lasting(id_of(NOW + number, chance), NOW + number, 1, response_id=f"r{number}") for number in range(3)]
+    await store.traces.add(batched(*rows))
+    for after in (f"req_{rows[2].summary.trace_id}", "r2", "", "%", "_" * 32):
+        assert await store.traces.newest("app", limit=9, after=after) == []
+
+
+async def test_a_trace_without_events_is_one(store: SqlStore) -> None:
+    row = traced(new_trace_id(), events=b"")
+    await store.traces.add(batched(row))
+    assert await store.traces.get(row.summary.trace_id, "app") == row
+
+
 def test_a_batch_is_neither_large_nor_of_a_long_time() -> None:
     chance = random.Random(4)
     rows = [
@@ -192,7 +307,8 @@ def of_before(number: int) -> dict[str, Any]:
     """A trace as it was kept in a row of its own."""
     began = NOW + number * (0.01 if number < 150 else 45.0)
     return {
-        "trace_id": f"{int(began):08x}{number * 7919 % 1000:024x}",
+        # At first ids were chance alone.
+        "trace_id": f"{number * 7919 % 1000:032x}" if number % 4 else f"{int(began):08x}{number * 7919 % 1000:024x}",
         "owner": "app" if number % 3 else "app/eve",
         "key": "app",
         "user": None if number % 3 else "eve",
@@ -238,6 +354,8 @@ async def test_traces_in_rows_of_their_own_are_moved(
     assert len(await store.traces.newest(None, limit=999)) == 201
     async with store._database.reading() as reading:
         assert "traces" not in await reading.run_sync(lambda of: inspect(of).get_table_names())
+        spans = (await reading.execute(select(trace_batches.c.first_id, trace_batches.c.last_id))).all()
+    assert all(made_at(last) - made_at(first) <= SPAN_S for first, last in spans if first)
     await store.close()
 
 

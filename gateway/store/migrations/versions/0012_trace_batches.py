@@ -18,6 +18,11 @@ depends_on = None
 _TRACES = 100
 _BYTES = 512_000
 _SECONDS = 60.0
+# Seconds between an id and its trace's beginning, within which it is counted to its batch's ids; and the parts of one in which its
+# first digits count them.
+_FRESH_S = 1.0
+_PARTS = 1 << 20
+_DIGITS = 13
 
 # In the order in which a summary is written.
 _SUMMARY = (
@@ -121,7 +126,9 @@ def _rows(connection: sa.Connection) -> Iterator[Any]:
 
 
 def _add(connection: sa.Connection, number: int, rows: list[Any]) -> None:
-    ids, starts = [row.trace_id for row in rows], [row.started_at for row in rows]
+    starts = [row.started_at for row in rows]
+    # Ids of chance alone, as they once were, of schedules, and of turns that waited are no batch's neighbours: they are listed.
+    fresh = [row.trace_id for row in rows if _is_fresh(row)]
     kept, start = [], 0
     for row in rows:
         kept.append([start, len(row.events), [getattr(row, name) for name in _SUMMARY]])
@@ -133,8 +140,8 @@ def _add(connection: sa.Connection, number: int, rows: list[Any]) -> None:
         ),
         {
             "id": number,
-            "first_id": min(ids),
-            "last_id": max(ids),
+            "first_id": min(fresh, default=""),
+            "last_id": max(fresh, default=""),
             "oldest_at": min(starts),
             "newest_at": max(starts),
             "count": len(rows),
@@ -147,9 +154,18 @@ def _add(connection: sa.Connection, number: int, rows: list[Any]) -> None:
         sa.text("INSERT INTO trace_owners (owner, newest_at, batch_id) VALUES (:owner, :newest_at, :batch_id)"),
         [{"owner": owner, "newest_at": max(starts), "batch_id": number} for owner in {row.owner for row in rows}],
     )
-    names = {row.response_id for row in rows if row.response_id and not row.response_id.endswith(row.trace_id)}
+    names = {row.trace_id for row in rows} - set(fresh)
+    names |= {row.response_id for row in rows if row.response_id and not row.response_id.endswith(row.trace_id)}
     if names:
         connection.execute(
             sa.text("INSERT INTO trace_names (name, batch_id) VALUES (:name, :batch_id)"),
             [{"name": name, "batch_id": number} for name in names],
         )
+
+
+def _is_fresh(row: Any) -> bool:
+    try:
+        made_at = int(row.trace_id[:_DIGITS], 16) / _PARTS
+        return bool(abs(row.started_at - made_at) <= _FRESH_S)
+    except ValueError:
+        return False
