@@ -357,7 +357,7 @@ class Connection(asyncio.Protocol):
         if response is None:
             return
         # The last answer's end stands there until the next one begins.
-        stale = _ENDED in self._said and not response.complete
+        stale = _ENDED in self._said and not response.complete and not self._client.closed
         if stale:
             self._client.close_idle()
         response.lost(HungUp if stale else Disconnected)
@@ -415,6 +415,7 @@ class Http1:
         head: how every request begins.
         idle: connections to be asked over, the one that was used last at the end: it is taken first, because the others may end
             their time.
+        closed: whether every connection was closed from this side.
 
     Raises:
         ValueError: a header cannot be sent.
@@ -437,6 +438,7 @@ class Http1:
             raise ValueError("a header holds a line break")
         self.head = "\r\n".join([*lines, ""]).encode()
         self.idle: list[Connection] = []
+        self.closed = False
         self._open: set[Connection] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._named: tuple[float, list[_Address]] | None = None
@@ -481,6 +483,7 @@ class Http1:
 
     async def close(self) -> None:
         """Close every connection; whoever waits for an answer learns that it is cut off."""
+        self.closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None

@@ -246,6 +246,31 @@ def test_kept_connection_that_is_closed_as_it_is_used_is_told_apart(
 
 
 @_LOOPS
+def test_kept_connection_that_is_closed_from_here_is_not_taken_for_the_server_s_doing(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"body")
+        writer.write(_OK)
+        with suppress(ConnectionError):
+            await reader.read()  # until the client hangs up
+        writer.close()
+
+    async def work() -> None:
+        async with asking(talk) as client:
+            await whole(client)
+            asked = asyncio.create_task(whole(client))
+            await asyncio.sleep(0.01)
+            await client.close()
+            with pytest.raises(HttpFailed) as caught:
+                await asked
+            assert type(caught.value) is Disconnected
+            await asyncio.sleep(0.01)
+
+    run(make_loop, work())
+
+
+@_LOOPS
 def test_connection_that_nobody_uses_is_closed(
     make_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ def good(*, streamed: bool) -> Reply:
     return stream(d({"role": "assistant", "content": "here"}), f("stop"), DONE) if streamed else answer("here")
 
 
-async def ask(gateway: Served, *, streamed: bool) -> tuple[int, str]:
+async def ask(gateway: Served, *, streamed: bool, size: int = 2) -> tuple[int, str]:
     """The status, and the text or the error's code."""
-    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "h" * size}]}
     if streamed:
         async with gateway.http.post(f"{gateway.url}/v1/chat/completions", json={**body, "stream": True}) as response:
             raw = await response.text()
@@ -45,6 +47,37 @@ async def test_request_is_sent_again_over_a_new_connection(tmp_path: Path, strea
         told = {event["type"]: event["data"] for event in (await gateway.trace(trace))["events"]}
     assert (told["attempt.failed"]["attempt"], told["attempt.failed"]["outcome"]) == (1, "unavailable")
     assert told["round.answered"]["attempt"] == 2
+
+
+@BOTH
+async def test_large_request_is_sent_again_too(tmp_path: Path, streamed: bool) -> None:
+    """Its connection is closed while it is still being sent."""
+    well, size = good(streamed=streamed), 900_000
+    heads = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heads
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                heads += 1
+                if heads == 2:
+                    break  # nothing of the body is read: what is not sent yet cannot be
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                kind = next(value for name, value in well.headers if name == "content-type")
+                head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(well.body)}\r\n\r\n".encode()
+                writer.write(head + well.body)
+        writer.transport.abort()
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    async with await asyncio.start_server(talk, sock=listener), serving(tmp_path, native_config(url)) as gateway:
+        assert await ask(gateway, streamed=streamed) == (200, "here")
+        assert await ask(gateway, streamed=streamed, size=size) == (200, "here")
+        assert heads == 3
+    await asyncio.sleep(0.01)
 
 
 @HOW
