@@ -238,7 +238,7 @@ class Cycle(msgspec.Struct, eq=False):
         return self._line.flow.write_paused and not self.disconnected
 
     async def room(self) -> None:
-        """Wait until it has."""
+        """Wait until it has, if it has none."""
         await self._line.flow.drain()
 
     def go_on(self, body: bytes, *, more: bool) -> None:

@@ -51,7 +51,7 @@ class Pieces(Protocol):
         ...
 
     async def room(self) -> None:
-        """Wait for room."""
+        """Wait until there is, if there is none."""
         ...
 
     def go_on(self, body: bytes, *, more: bool) -> None:
@@ -214,13 +214,16 @@ class ChatStream:
         if not self._begun:
             self._begun = True
             self._pieces.begin(_HEAD + self._lines())
-        await self._send_on(body, last=last)
-
-    async def _send_on(self, body: bytes, *, last: bool) -> None:
         self._last = self._loop.time()
         if self._pieces.full:
             await self._pieces.room()
         self._pieces.go_on(body, more=not last)
+
+    async def _send_later(self, body: bytes) -> None:
+        """Send what waited, once there is room for it."""
+        self._last = self._loop.time()
+        await self._pieces.room()
+        self._pieces.go_on(body, more=True)
 
     def _no_more(self) -> None:
         """Nothing followed at once: send what waits for it."""
@@ -229,7 +232,7 @@ class ChatStream:
             body, self._pending = self._pending, b""
             if self._at_once is not None and self._at_once.write(body):
                 return
-            self._flushing = self._loop.create_task(self._send_on(body, last=False))
+            self._flushing = self._loop.create_task(self._send_later(body))
 
     def _silent(self) -> None:
         """The timer: writes a comment if nothing was written meanwhile, and looks again later."""

@@ -41,6 +41,8 @@ _LOG_BYTES: Final = 40_960_000
 _LOOK_AGAIN_S: Final = 0.02
 # Writers of this process take turns in order, so that none of them is the unlucky one. Seconds one waits at most.
 _TURN_S: Final = 30.0
+# Seconds that a process at its start waits for another one that migrates: gigabytes take minutes.
+_MIGRATES_S: Final = 1800.0
 # PostgreSQL: connections of this process, seconds to get one, and seconds one statement may take.
 _POOL: Final = 10
 _WAIT_S: Final = 5
@@ -138,16 +140,21 @@ class Database:
             StoreUnavailable: with what to do.
         """
         await self._make_folder()
-        try:
-            async with self.transaction() as connection:
-                if self.is_postgresql:
-                    await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
-                await connection.run_sync(make_tables)
-        except StoreUnavailable as error:
-            if not isinstance(error.__cause__, (SQLAlchemyError, OSError)):
-                raise  # not the driver's, and it says what to do
-            raise cannot_be_opened(self._place, error) from error
-        return HEAD
+        until = monotonic() + _MIGRATES_S
+        while True:
+            try:
+                async with self.transaction() as connection:
+                    if self.is_postgresql:
+                        await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
+                    await connection.run_sync(make_tables)
+            except StoreUnavailable as error:
+                if not isinstance(error.__cause__, (SQLAlchemyError, OSError)):
+                    raise  # not the driver's, and it says what to do
+                # A worker that gave up would end those that start with it: the one that migrates too.
+                if not _is_busy(error.__cause__) or monotonic() > until:
+                    raise cannot_be_opened(self._place, error) from error
+            else:
+                return HEAD
 
     async def _make_folder(self) -> None:
         if self._path is not None:
@@ -249,11 +256,13 @@ def _prepare(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     try:
+        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        cursor.execute("PRAGMA page_count")
+        (pages,) = cursor.fetchone()
         for statement in (
-            f"PRAGMA busy_timeout = {_BUSY_MS}",
-            # Before anything is written: the switch to WAL writes.
-            f"PRAGMA page_size = {_PAGE_BYTES}",
-            "PRAGMA auto_vacuum = INCREMENTAL",
+            # Before anything is written: the switch to WAL writes. A file that is there already would be locked for nothing, and
+            # whoever comes to read would wait for a writer.
+            *(() if pages else (f"PRAGMA page_size = {_PAGE_BYTES}", "PRAGMA auto_vacuum = INCREMENTAL")),
             _WAL,
             # A journal entry is on the disk when its commit returns.
             "PRAGMA synchronous = FULL",
@@ -293,6 +302,12 @@ def _begin(connection: Connection) -> None:
     # A transaction that begins by reading cannot become a writing one while another writes; so all begin as writers.
     if not connection.get_execution_options().get(_NO_TRANSACTION):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _is_busy(error: BaseException) -> bool:
+    """Whether a SQLite file was being written by another process for longer than a writer waits."""
+    cause = getattr(error, "orig", None)
+    return isinstance(cause, sqlite3.OperationalError) and cause.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, inspect
 
 from gateway.errors import NotStorable, SchemaOld, StoreUnavailable
+from gateway.store import database
 from gateway.store.database import Database
 from gateway.store.making_tables import make_tables, migrate
 from gateway.store.sql import SqlStore
@@ -155,6 +157,26 @@ async def test_processes_that_start_together_migrate_once(tmp_path: Path) -> Non
         await store.close()
     assert ask(tmp_path / "x.db", "SELECT version_num FROM alembic_version") == [(HEAD,)]
     assert ask(tmp_path / "x.db", "SELECT sum(count) FROM trace_batches") == [(4,)]
+
+
+async def test_whoever_starts_while_another_process_migrates_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a writer waits at most is over soon; the migration is not.
+    monkeypatch.setattr(database, "_BUSY_MS", 20)
+    store = SqlStore(f"sqlite:///{tmp_path}/x.db")
+    await store.open()
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as other:
+        other.execute("UPDATE alembic_version SET version_num = '0011'")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute(f"UPDATE alembic_version SET version_num = '{HEAD}'")
+        opening = asyncio.create_task(store.open())
+        done, _ = await asyncio.wait([opening], timeout=0.5)
+        assert not done
+        other.execute("COMMIT")
+    await asyncio.wait_for(opening, 20)
+    await store.close()
 
 
 async def test_a_failed_migration_leaves_no_half_of_it(tmp_path: Path) -> None:
