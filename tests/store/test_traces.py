@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -371,6 +372,22 @@ async def test_traces_in_rows_of_their_own_are_moved(
         assert "traces" not in await reading.run_sync(lambda of: inspect(of).get_table_names())
         spans = (await reading.execute(select(trace_batches.c.first_id, trace_batches.c.last_id))).all()
     assert all(made_at(last) - made_at(first) <= SPAN_S for first, last in spans if first)
+    await store.close()
+
+
+async def test_large_traces_are_moved_one_by_one(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/x.db")
+    async with store._database.transaction() as connection:
+        for start in range(0, 60, 6):
+            # Few at a time here too.
+            rows = [{**of_before(number), "events": b"x" * 1_000_000} for number in range(start, start + 6)]
+            await connection.run_sync(kept_before, rows)
+    tracemalloc.start()
+    await store.upgrade()
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 20_000_000
+    assert len(await store.traces.newest(None, limit=999)) == 60
     await store.close()
 
 

@@ -45,6 +45,8 @@ _SUMMARY = (
 )
 
 
+_EVENTS = sa.text("SELECT trace_id, events FROM traces WHERE trace_id IN :ids")
+_EVENTS = _EVENTS.bindparams(sa.bindparam("ids", expanding=True))
 _GONE = sa.text("DELETE FROM traces WHERE trace_id IN :ids").bindparams(sa.bindparam("ids", expanding=True))
 
 
@@ -104,18 +106,19 @@ def _batches(connection: sa.Connection) -> Iterator[list[Any]]:
     batch: list[Any] = []
     size = 0
     for row in _rows(connection):
-        full = len(batch) == _TRACES or size + len(row.events) > _BYTES
+        full = len(batch) == _TRACES or size + row.size > _BYTES
         if batch and (full or row.started_at - batch[0].started_at > _SECONDS):
             yield batch
             batch, size = [], 0
         batch.append(row)
-        size += len(row.events)
+        size += row.size
     if batch:
         yield batch
 
 
 def _rows(connection: sa.Connection) -> Iterator[Any]:
-    columns = ", ".join(f'"{name}"' for name in (*_SUMMARY, "events"))
+    """The traces without their events, of which a hundred may be gigabytes."""
+    columns = ", ".join(f'"{name}"' for name in (*_SUMMARY, "size"))
     page = f"SELECT {columns} FROM traces %s ORDER BY started_at, trace_id LIMIT 100"  # noqa: S608 - fixed names
     rows = connection.execute(sa.text(page % "")).all()
     while rows:
@@ -129,10 +132,12 @@ def _add(connection: sa.Connection, number: int, rows: list[Any]) -> None:
     starts = [row.started_at for row in rows]
     # Ids of chance alone, as they once were, of schedules, and of turns that waited are no batch's neighbours: they are listed.
     fresh = [row.trace_id for row in rows if _is_fresh(row)]
+    events = {row.trace_id: row.events for row in connection.execute(_EVENTS, {"ids": [row.trace_id for row in rows]})}
     kept, start = [], 0
     for row in rows:
-        kept.append([start, len(row.events), [getattr(row, name) for name in _SUMMARY]])
-        start += len(row.events)
+        size = len(events[row.trace_id])
+        kept.append([start, size, [getattr(row, name) for name in _SUMMARY]])
+        start += size
     connection.execute(
         sa.text(
             "INSERT INTO trace_batches (id, first_id, last_id, oldest_at, newest_at, count, size, kept, events) "
@@ -147,7 +152,7 @@ def _add(connection: sa.Connection, number: int, rows: list[Any]) -> None:
             "count": len(rows),
             "size": start,
             "kept": json.dumps(kept).encode(),
-            "events": b"".join(bytes(row.events) for row in rows),
+            "events": b"".join(bytes(events[row.trace_id]) for row in rows),
         },
     )
     connection.execute(
