@@ -164,7 +164,7 @@ class Response(msgspec.Struct, eq=False):
 
     def take(self, pieces: list[bytes], size: int) -> None:
         """Pieces of the body, which came in so many bytes. The list is emptied."""
-        self.parts += pieces
+        self.parts.extend(pieces)
         self._size += size
         pieces.clear()
 
@@ -376,7 +376,7 @@ class Connection(asyncio.Protocol):
         response = self._response
         if response is not None and response.status and not response.complete:
             response.reusable = self._parser.should_keep_alive()
-            response.parts += self._pieces
+            response.parts.extend(self._pieces)
             self._pieces.clear()
             response.complete = True
             self._said[_ENDED] = b""

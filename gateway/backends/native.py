@@ -169,7 +169,7 @@ class NativeBackend:
         response = idle.pop().ask(*request) if idle else None
         try:
             reading = StreamReading(None if self._exact else StreamNormaliser(new_call_id), _wanted(call))
-            now = asyncio.get_running_loop().time
+            now = (response.connection.loop if response is not None else asyncio.get_running_loop()).time
             idle_s = self._config.idle_timeout_s
             tap = Tap(reading.runs, now, idle_s=idle_s, most_s=call.timeout_s, most_bytes=_STREAM_BYTES)
             until = first_by = tap.heard + min(self._config.first_token_timeout_s, call.timeout_s)

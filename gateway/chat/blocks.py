@@ -99,9 +99,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls in this message."""
-        if ToolCall not in map(type, self.blocks) or self.role != "assistant":
+        blocks = self.blocks
+        if len(blocks) == 1 and type(blocks[0]) is Text:  # most messages
             return ()
-        return tuple([block for block in self.blocks if isinstance(block, ToolCall)])
+        if ToolCall not in map(type, blocks) or self.role != "assistant":
+            return ()
+        return tuple([block for block in blocks if isinstance(block, ToolCall)])
 
     @property
     def has_image(self) -> bool:

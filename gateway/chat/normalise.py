@@ -118,8 +118,10 @@ def read_answer(body: bytes, new_id: Callable[[], str]) -> Answer:
     choice = answer.choices[0] if answer.choices else _NO_CHOICE
     if answer.error or choice.message is None:
         raise NotAnAnswer("the answer has no choices")
-    message = _message(choice.message, new_id)
-    reason = finish_reason(choice.finish_reason, has_calls=ToolCall in map(type, message.blocks))
+    said = choice.message
+    message = _message(said, new_id)
+    called = bool(said.tool_calls or said.function_call) and ToolCall in map(type, message.blocks)
+    reason = finish_reason(choice.finish_reason, has_calls=called)
     usage = answer.usage
     counted = usage.usage() if usage is not None and (usage.total_tokens or not usage.blank) else None
     return Answer(message, reason, counted, body, choice.finish_reason)

@@ -167,6 +167,8 @@ class SqlTraces:
     async def _forget(self, condition: ColumnElement[bool]) -> int:
         """Forget these in short transactions; how many traces went."""
         gone, ids = 0, select(trace_batches.c.id).where(condition).limit(_FORGOTTEN)
+        # Of two that wait for each other's rows PostgreSQL ends one. What somebody else is at can be forgotten the next time.
+        ids = ids.with_for_update(skip_locked=True)
         going = delete(trace_batches).where(trace_batches.c.id.in_(ids)).returning(trace_batches.c.count)
         while True:
             async with self._database.transaction() as connection:

@@ -122,6 +122,21 @@ async def test_the_newest_that_have_room_stay_whatever_they_are_kept_with(store:
         assert await store.traces.get(row.summary.trace_id, "app") == row
 
 
+async def test_who_forgets_waits_for_nobody(postgres_server: Postgres) -> None:
+    store = SqlStore(await postgres_server.migrated())
+    await store.open()
+    chance = random.Random(10)
+    rows = [lasting(id_of(NOW + number * 100, chance), NOW + number * 100, 1) for number in range(5)]
+    await store.traces.add(batched(*rows))
+    async with asyncio.timeout(20), store._database.transaction() as connection:
+        held = select(trace_batches.c.id).where(trace_batches.c.first_id == rows[2].summary.trace_id)
+        assert await connection.scalar(held.with_for_update()) is not None
+        assert await store.traces.prune(before=NOW + 10_000, max_bytes=2**40) == 4
+    assert await store.traces.newest(None, limit=9) == [rows[2].summary]
+    assert await store.traces.prune(before=NOW + 10_000, max_bytes=2**40) == 1
+    await store.close()
+
+
 async def test_a_turn_taken_up_again_has_one_trace_and_its_neighbours_theirs(store: SqlStore) -> None:
     chance = random.Random(2)
     rows = [lasting(id_of(NOW + number, chance), NOW + number, 1, events=b"[%d]" % number) for number in range(10)]
