@@ -18,7 +18,9 @@ from gateway.chat.surrogates import SurrogateJoiner
 
 # Chunks that are read one by one before it is looked how they look.
 _FEW: Final = 2
-_END: Final = b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+_END: Final = (
+    b'{"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}'
+)
 
 
 class StreamReading:

@@ -109,6 +109,15 @@ async def test_of_several_answers_those_that_came_are_ended(tmp_path: Path, dial
 
 
 @DIALECTS
+async def test_end_that_was_missing_is_as_any_other(tmp_path: Path, dialect: str) -> None:
+    async with ScriptedUpstream(unended(d({"content": "a"}))) as upstream:
+        config = native_config(upstream.base_url, backend={"dialect": dialect})
+        async with serving(tmp_path, config) as gateway:
+            *_, end = await asked(gateway)
+    assert end == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+
+
+@DIALECTS
 async def test_what_breaks_behind_the_end_mark_is_nobodys_failure(tmp_path: Path, dialect: str) -> None:
     broken = stream(d({"role": "assistant"}), d({"content": "whole"}), DONE, Pause(0.01), Reset())
     async with ScriptedUpstream(broken) as upstream:
