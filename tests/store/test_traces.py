@@ -377,8 +377,11 @@ async def test_traces_in_rows_of_their_own_are_moved(
     rows = [of_before(number) for number in range(200)]
     async with store._database.transaction() as connection:
         await connection.run_sync(kept_before, rows)
-    await store.upgrade()
-    await store.open()
+    with capture_logs() as lines:
+        if database == "postgresql":
+            await store.upgrade()
+        await store.open()
+    assert [line["revision"] for line in lines] == (["0011"] if database == "sqlite" else [])
     for row in rows:
         events = row.pop("events")
         assert await store.traces.get(row["trace_id"], row["owner"]) == TraceRow(TraceSummary(**row), events)
