@@ -14,6 +14,7 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, inspect, select, text
+from structlog.testing import capture_logs
 
 from gateway import ids
 from gateway.ids import made_at, new_trace_id
