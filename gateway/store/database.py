@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import structlog
 from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
@@ -51,6 +52,8 @@ _STATEMENT_S: Final = 30
 _MIGRATING: Final = 0x4E52_4D53
 # What PostgreSQL's codes begin with where a value is at fault.
 _DATA_ERROR: Final = "22"
+
+_log = structlog.get_logger("gateway.store")
 
 
 class Database:
@@ -129,6 +132,9 @@ class Database:
                 f"the database's tables are at revision {revision or 'none'}, this version needs {HEAD}; "
                 "run `hermes-gateway db upgrade`"
             )
+        if revision is not None:
+            # Gigabytes may have to be written anew, and nobody is served meanwhile.
+            _log.info("the database is brought to this version's tables", revision=revision, needs=HEAD)
         await self.upgrade()
 
     async def upgrade(self) -> str:

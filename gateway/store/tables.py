@@ -148,6 +148,9 @@ trace_batches: Final = Table(
     Column("events", LargeBinary, nullable=False),
     Index(None, "last_id", "first_id"),
     Index(None, "newest_at"),
+    # A batch is written anew under another number: under its own again, whoever was just reading it would take what stands there
+    # now for what stood there before, and show one owner another's events.
+    sqlite_autoincrement=True,
 )
 
 # Whose traces a batch holds.

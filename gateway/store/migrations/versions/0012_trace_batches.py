@@ -64,6 +64,7 @@ def upgrade() -> None:
         sa.Column("kept", sa.LargeBinary, nullable=False),
         sa.Column("events", sa.LargeBinary, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_trace_batches"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_trace_batches_last_id_first_id", "trace_batches", ["last_id", "first_id"])
     op.create_index("ix_trace_batches_newest_at", "trace_batches", ["newest_at"])
