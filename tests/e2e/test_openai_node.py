@@ -96,6 +96,7 @@ async def test_node_sdk_raises_when_a_stream_breaks_off(tmp_path: Path, how: str
         "error frame": [stream(said.body, overloaded)],
         "second round": [
             stream(said.body, tc(0, id="a", name="now", arguments="{}"), f("tool_calls"), DONE),
+            hang_up(),  # and once more, since its connection was a kept one
             hang_up(),
         ],
     }[how]
