@@ -26,6 +26,20 @@ from gateway.settings import Settings
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# A plugin with a tool that only reads.
+NOW = """
+from gateway.tools import tool
+
+@tool
+async def now() -> str:
+    "The time."
+    return "10:00"
+
+def register(registry):
+    registry.add(now)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """A gateway that listens.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 
 from gateway.api.auth import caller
@@ -30,7 +29,7 @@ def traces_endpoints(services: Services) -> Router:
         limit = limit_of(request.query_params.get("limit"))
         await services.together.flush(_FLUSH_S)
         rows = await services.traces.newest(owner, limit=limit + 1, after=request.query_params.get("after"))
-        return listed(rows, limit, lambda row: row.trace_id, shown)
+        return listed(rows, limit, lambda row: row.trace_id, TraceSummary.shown)
 
     @router.get("/traces/{trace_id}")
     async def get_trace(request: Request, trace_id: str) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def traces_endpoints(services: Services) -> Router:
         row = await services.traces.get(trace_id, owner)
         if row is None:
             raise NotFound(f"There is no trace {trace_id!r}.")
-        return {**shown(row.summary), "events": msgspec.json.decode(row.events) if row.events else []}
+        return row.shown()
 
     return router
 
@@ -47,9 +46,3 @@ def traces_endpoints(services: Services) -> Router:
 def _owner(principal: Principal) -> str | None:
     """Administrators read everybody's."""
     return None if "admin" in principal.roles else principal.owner
-
-
-def shown(summary: TraceSummary) -> dict[str, Any]:
-    """A trace without its events, as it is answered."""
-    fields = msgspec.structs.asdict(summary)
-    return {"id": fields.pop("trace_id"), "object": "trace", **fields}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import Any
 
 import msgspec
 
@@ -33,10 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"There is no trace {arguments.id!r}.", file=sys.stderr)
         return 1
     if arguments.json:
-        fields: dict[str, Any] = msgspec.structs.asdict(row.summary)
-        fields = {"id": fields.pop("trace_id"), "object": "trace", **fields}
-        fields["events"] = msgspec.json.decode(row.events) if row.events else []
-        print(msgspec.json.encode(fields).decode())
+        print(msgspec.json.encode(row.shown()).decode())
     else:
         print(replay(row))
     return 0

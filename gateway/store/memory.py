@@ -25,7 +25,7 @@ class MemoryTraces:
         """Keep these."""
         for row in (row for batch in batches for row in batch.rows()):
             known = self._rows.get(row.summary.trace_id)
-            if known is None or known.summary.finished_at <= row.summary.finished_at:
+            if row.summary.stays_over(None if known is None else known.summary):
                 self._rows[row.summary.trace_id] = row
 
     async def get(self, id: str, owner: str | None) -> TraceRow | None:  # noqa: A002 - the contract's word

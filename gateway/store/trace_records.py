@@ -50,6 +50,15 @@ class TraceSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Where it stands among all."""
         return self.started_at, self.trace_id
 
+    def stays_over(self, other: TraceSummary | None) -> bool:
+        """Whether this one stays of two traces of one turn, the other having come first, if there is any."""
+        return other is None or other.finished_at <= self.finished_at
+
+    def shown(self) -> dict[str, Any]:
+        """What is told of it."""
+        fields = msgspec.structs.asdict(self)
+        return {"id": fields.pop("trace_id"), "object": "trace", **fields}
+
     def is_called(self, name: str) -> bool:
         """Whether this is its trace id, request id (`req_` and the trace id) or response id."""
         return self.trace_id == name.removeprefix("req_") or self.response_id == name
@@ -60,6 +69,10 @@ class TraceRow(msgspec.Struct, frozen=True):
 
     summary: TraceSummary
     events: bytes
+
+    def shown(self) -> dict[str, Any]:
+        """What is told of it, with its events."""
+        return {**self.summary.shown(), "events": msgspec.json.decode(self.events) if self.events else []}
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):

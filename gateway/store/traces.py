@@ -110,9 +110,7 @@ class SqlTraces:
             async for newest_at, read in _read(connection, owner, until):
                 for summary in read:
                     known = latest.get(summary.trace_id)
-                    if since <= summary.started_at <= until and (
-                        known is None or known.finished_at <= summary.finished_at
-                    ):
+                    if since <= summary.started_at <= until and summary.stays_over(known):
                         latest[summary.trace_id] = summary
                 ordered = sorted(latest.values(), key=_place_of, reverse=True)
                 chosen = [each for each in ordered if behind is None or each.place < behind][:limit]
@@ -218,11 +216,10 @@ async def _without_earlier(connection: AsyncConnection, batch: TraceBatch, again
     rows = batch.rows()
     last: dict[str, TraceRow] = {}
     for row in rows:
-        summary = row.summary
-        if summary.trace_id in again and (
-            summary.trace_id not in last or last[summary.trace_id].summary.finished_at <= summary.finished_at
-        ):
-            last[summary.trace_id] = row
+        trace_id = row.summary.trace_id
+        known = last.get(trace_id)
+        if trace_id in again and row.summary.stays_over(None if known is None else known.summary):
+            last[trace_id] = row
     # In one order, or two writers might wait for each other.
     for trace_id in sorted(last):
         if await _is_superseded(connection, trace_id, last[trace_id].summary.finished_at):

@@ -8,20 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.serving import native_config, serving
+from tests.serving import NOW, native_config, serving
 from tests.upstream import DONE, Frame, ScriptedUpstream, chunk, stream
 
-PLUGIN = """
-from gateway.tools import tool
-
-@tool
-async def now() -> str:
-    "The time."
-    return "10:00"
-
-def register(registry):
-    registry.add(now)
-"""
 LIKELY = {"content": [{"token": "x", "logprob": -0.1, "bytes": [240], "top_logprobs": []}], "refusal": None}
 
 
@@ -52,7 +41,7 @@ async def test_what_stands_beside_an_empty_text_is_not_lost(
             backend={"dialect": dialect},
             models={"m": {"backends": ["b1"], "retries": 0, "tools": tools}},
         )
-        async with serving(tmp_path, config, plugins={"now": PLUGIN}) as gateway:
+        async with serving(tmp_path, config, plugins={"now": NOW}) as gateway:
             raw = await gateway.raw_stream({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
     assert ("tools" in upstream.requests[0].json) is bool(tools)
     events = [json.loads(part.removeprefix(b"data: ")) for part in raw.split(b"\n\n")[:-2]]

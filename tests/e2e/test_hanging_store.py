@@ -9,20 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Served, native_config, serving
+from tests.serving import NOW, Served, native_config, serving
 from tests.upstream import ScriptedUpstream, answer
 
-PLUGIN = """
-from gateway.tools import tool
-
-@tool
-async def now() -> str:
-    "The time."
-    return "10:00"
-
-def register(registry):
-    registry.add(now)
-"""
 GOES_ON = [
     {"role": "user", "content": "my name is Ada Lovelace"},
     {"role": "assistant", "content": "hello Ada"},
@@ -63,7 +52,7 @@ async def test_request_takes_no_longer_than_it_may(
         more["context"] = {"memory": {"enabled": True}}
     async with ScriptedUpstream(then=answer("hi")) as upstream:
         config = native_config(upstream.base_url, **more)
-        async with serving(tmp_path, config, plugins={"now": PLUGIN}) as gateway:
+        async with serving(tmp_path, config, plugins={"now": NOW}) as gateway:
             hanging(gateway, monkeypatch)
             messages = GOES_ON if what == "hidden rounds" else GOES_ON[:1]
             started = time.monotonic()

